@@ -35,8 +35,7 @@ from gateway.admission import gpu_pressure, limits
 from gateway.admission import pack_queue as packing
 from gateway.admission import throughput as how_many
 from gateway.admission import update_window as window
-from gateway.routing import kv_ledger
-from gateway.routing import predicted_placement as predicted
+from gateway.routing import kv_ledger, placement
 from gateway.workflow.aeg import graph, lifetimes
 from lab.simulator.baselines.spec import parse_policies
 from lab.simulator.experiment.trial import Setting, Trial, Trials
@@ -49,7 +48,7 @@ MODULES: Final = (
     window,
     how_many,
     kv_ledger,
-    predicted,
+    placement,
 )
 
 
@@ -80,8 +79,8 @@ limits._TURNS_AHEAD, lifetimes._PRIOR_GROWTH, lifetimes._PRIOR_PROMPT, lifetimes
 lifetimes._STRENGTH, graph.ENOUGH, graph._STRENGTH, gpu_pressure._LASTS, gpu_pressure._LASTS_LONGER,
 gpu_pressure.PREEMPTIONS_ARE_OVERLOAD,
 gpu_pressure._ENOUGH_TURNS, gpu_pressure._TOLERANCE_TOKENS, update_window._LEAST_OF_STATED 0.4 0.8,
-predicted_placement._MOVE_PAYS 0.6 0.95, predicted_placement._LESS_FULL 0.7 0.97,
-predicted_placement.HOLDS_UP 0.25 1.0, predicted_placement._ROOM 0.6 0.95, predicted_placement._ALIKE 1.1 2.0,
+placement._MOVE_PAYS 0.6 0.95, placement._LESS_FULL 0.7 0.97,
+placement.HOLDS_UP 0.25 1.0, placement._ROOM 0.6 0.95, placement._ALIKE 1.1 2.0,
 kv_ledger.TOOLS_RUN_S, kv_ledger.IDLE_S, kv_ledger._HORIZON_SHARE 0.4 0.95, kv_ledger._UNKNOWN_HORIZON
 """
 """What placement and the limits of one tenant's sessions are set by, and other values: half and twice what

@@ -26,7 +26,7 @@ from benchmarks.command import judged
 from benchmarks.gateway import Running, running
 from benchmarks.processes import Pinning, resident_mib, upstream
 from benchmarks.verdict import Verdict, percentile
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 
 _KEY, _OTHER_KEY = "tp-one", "tp-two"
 _CHAT: Final = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

@@ -30,8 +30,8 @@ from gateway.server.admin.loaded_secrets import check_references
 from gateway.server.admin.settings import Read, set_log_format, set_log_level
 from gateway.server.aggregator.command import add_control
 from gateway.server.app import Gateway
+from gateway.server.auth.client_keys import hash_key
 from gateway.server.auth.key_file import add_keys, read_keys
-from gateway.server.auth.tenants import hash_key
 from gateway.server.picker.checking import check_picker
 from gateway.server.runtime.memory import set_up_memory
 from gateway.server.runtime.workers import Workers, join_parent, of_worker

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gateway.admission.session_admission import SessionAdmission
-from gateway.admission.tenants.bounds import Bounds
+from gateway.budgets.budgets import Budgets
 from gateway.config import Config
 from gateway.config.profiles import load_profile
 from gateway.core.books import Books
@@ -19,15 +19,15 @@ from gateway.core.sessions.session_book import SessionBook
 from gateway.cost.profile import Profile
 from gateway.domain.fleet import Role
 from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId
-from gateway.fleet.health import FleetHealth
+from gateway.fleet.circuit_breakers import FleetHealth
 from gateway.fleet.migration_limiter import MigrationLimiter
 from gateway.routing.models import named_models
-from gateway.routing.placement import PlacementPolicy
-from gateway.routing.predicted_placement import PredictedPlacement
+from gateway.routing.placement import PredictedPlacement
+from gateway.routing.placement_policy import PlacementPolicy
 from gateway.routing.state_residence import StateResidence
 from gateway.tool_probe.boundaries import ToolBoundaries
 from gateway.workflow.conversations import Conversations
-from gateway.workflow.hints import Hints
+from gateway.workflow.engine_hints import Hints
 from gateway.workflow.sessions import Sessions
 
 
@@ -60,7 +60,7 @@ def assemble(
         publishes=publishes,
     )
     out: list[Command] = []
-    bounds = Bounds(config.bounds, config.prices, publishes=publishes)
+    bounds = Budgets(config.bounds, config.prices, publishes=publishes)
     books = Books(
         config=core,
         fleet=Fleet(live.pools, FleetHealth(config.health), roles=live.roles, prices=live.prices),

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from gateway.admission.tenants.bounds import PriceConfig
+from gateway.budgets.budgets import PriceConfig
 from gateway.config.telemetry import ObjectiveConfig
 from gateway.core.snapshot import Gauges
 from gateway.server.telemetry import COUNTED_ELSEWHERE, FAULTS

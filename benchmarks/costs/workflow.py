@@ -17,7 +17,7 @@ from gateway.domain.decision import Edge, SessionRef, SessionSource
 from gateway.domain.ids import ReplicaId, SessionId, ThreadId
 from gateway.domain.request import Answer, Protocol, RequestFacts, ToolCall, Transcript, Usage, Work
 from gateway.workflow.conversations import Conversations, ConversationsConfig
-from gateway.workflow.hints import Hints
+from gateway.workflow.engine_hints import Hints
 
 SEED: Final = 7
 TYPES: Final = 50

@@ -1,6 +1,6 @@
 """One look at a backend from outside: is it up, what is it, how is it set up?
 
-Requests are those of the gateway's own health checks (`health.py`), `/metrics` and the plugin's state.
+Requests are those of the gateway's own health checks (`health_probes.py`), `/metrics` and the plugin's state.
 Nothing is generated, unless that is wanted: then one short prompt is sent twice, to see whether the second
 one is found in the cache, and whether answers report it.
 """
@@ -19,7 +19,7 @@ from gateway.config.upstream import KvEventsConfig, UpstreamConfig
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
 from gateway.telemetry.vllm_metrics import cache_settings, read_vllm_metrics
-from gateway.upstream.health import HealthChecks
+from gateway.upstream.health_probes import HealthChecks
 from gateway.upstream.replica import Replica, open_session
 
 _MAX_BYTES: Final = 2 << 20

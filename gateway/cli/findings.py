@@ -7,7 +7,7 @@ import msgspec
 
 from gateway.cli.examine import LONG_PREFILL, SHORT_PREFILL, BackendProbe
 from gateway.domain.engine import EngineSignals
-from gateway.upstream.health import NO_ENGINE
+from gateway.upstream.health_probes import NO_ENGINE
 
 _PLUGIN: Final = (
     "VLLM_PLUGINS=turnpike vllm serve MODEL --scheduler-cls turnpike_vllm.scheduler.TurnpikeScheduler "

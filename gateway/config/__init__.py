@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gateway.admission.settings import AdmissionConfig
-from gateway.admission.tenants.bounds import BoundConfig, PriceConfig
+from gateway.budgets.budgets import BoundConfig, PriceConfig
 from gateway.config.hints import HintsConfig
 from gateway.config.jwt import JwtConfig
 from gateway.config.mcp import McpServerConfig
@@ -26,12 +26,12 @@ from gateway.config.telemetry import (
 from gateway.config.tenants import TenantConfig
 from gateway.config.upstream import PoolConfig, UpstreamConfig
 from gateway.core.settings import CoordinatorConfig
-from gateway.fleet.circuit_breaker import HealthConfig
+from gateway.fleet.breaker_states import HealthConfig
 from gateway.fleet.migration_limiter import TrickleConfig
 from gateway.prefill_ahead.worth import PrefillAheadConfig
 from gateway.routing.disaggregation import DisaggregationConfig
 from gateway.routing.models import ModelConfig
-from gateway.routing.predicted_placement import RoutingConfig
+from gateway.routing.placement import RoutingConfig
 from gateway.routing.state_residence import StateResidenceConfig
 from gateway.tool_probe.boundaries import ToolBoundariesConfig
 from gateway.workflow.conversations import WorkflowConfig

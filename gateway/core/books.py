@@ -18,7 +18,7 @@ from gateway.core.stream import Stream
 from gateway.core.turns.live import LiveRequest
 from gateway.domain.ids import RequestId
 from gateway.fleet.migration_limiter import MigrationLimiter
-from gateway.routing.placement import PlacementPolicy
+from gateway.routing.placement_policy import PlacementPolicy
 from gateway.routing.ranks import Ranks
 
 

@@ -23,7 +23,7 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     attempt: int
     """1 for the first replica tried."""
     hint: str | None = None
-    """What to tell the engine of the session, for engines that follow hints (`gateway/workflow/hints.py`)."""
+    """For engines that follow hints (`gateway/workflow/engine_hints.py`)."""
     rank: int | None = None
     """Of a server's engines (`gateway/routing/ranks.py`); None if which one is its own matter."""
     model: str | None = None

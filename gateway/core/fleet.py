@@ -14,8 +14,8 @@ import msgspec
 from gateway.domain.fleet import Abilities, ReplicaFacts, ReplicaLoad, Role
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.fleet.adapters import AdapterSlots
-from gateway.fleet.circuit_breaker import BreakerState, HealthConfig
-from gateway.fleet.health import FleetHealth
+from gateway.fleet.breaker_states import BreakerState, HealthConfig
+from gateway.fleet.circuit_breakers import FleetHealth
 
 _USUAL_LEGS: Final = 1.0
 """Prompts that a replica computes for others at once, as far as one goes that comes back."""

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from gateway.admission.tenants.bounds import BoundConfig, PriceConfig
 from gateway.admission.tenants.quotas import Quota
+from gateway.budgets.budgets import BoundConfig, PriceConfig
 from gateway.core.fleet import PoolFacts
 from gateway.cost.profile import Profile
 from gateway.domain.fleet import Role

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from gateway.admission.tenants.bounds import Reached
+from gateway.budgets.budgets import Reached
 from gateway.core.events import AttemptFailed
 from gateway.domain.decision import Refusal, RefusalReason, WaitReason
 from gateway.domain.request import RequestFacts

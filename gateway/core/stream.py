@@ -3,7 +3,7 @@
 The coordinator says what happened; this says it in the words of `domain/records.py`.
 """
 
-from gateway.admission.tenants.bounds import Reached
+from gateway.budgets.budgets import Reached
 from gateway.core.commands import Command
 from gateway.core.turns.live import LiveRequest, Route
 from gateway.domain import records as rec

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway import __version__
-from gateway.admission.tenants.bounds import PriceConfig
+from gateway.budgets.budgets import PriceConfig
 from gateway.core.coordinator import Coordinator
 from gateway.core.snapshot import MAX_SESSIONS, Gauges, SessionViews, take_gauges
 from gateway.dashboard.explain import Explainer, Explanation

@@ -33,7 +33,7 @@ class RefusalReason(Word):
     TENANT_QUOTA = "tenant_quota"
     """The tenant used up its quota."""
     BOUND_REACHED = "bound_reached"
-    """An operator's bound on a session, an agent type or a tenant (`gateway/admission/tenants/bounds.py`)."""
+    """An operator's bound on a session, an agent type or a tenant (`gateway/budgets/budgets.py`)."""
     SESSION_STOPPED = "session_stopped"
     """An operator stopped the session."""
     NO_REPLICA = "no_replica"

@@ -172,7 +172,7 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     is_relayed: bool = False
     """Without identity: placed by load alone, and no evidence."""
     moves_kv: bool = False
-    """It directs an engine to KV caches, or may do so (`gateway/requests/kv_fields.py`)."""
+    """It directs an engine to KV caches, or may do so (`gateway/requests/client_kv_fields.py`)."""
     names_response: bool = False
     """It sets the response's id (vLLM's `request_id`), which may be another's."""
 

@@ -24,7 +24,7 @@ from gateway.history.sources import Events, Files
 from gateway.history.store import Store
 from gateway.server.admin.access import ControlAccess
 from gateway.server.admin.unknown_paths import explain_unknown
-from gateway.server.auth.tenants import Tenants, hash_key
+from gateway.server.auth.client_keys import Tenants, hash_key
 from gateway.server.http.listening import binding
 from gateway.server.runtime.tasks import TaskGroup
 from gateway.telemetry.log_lines import ChangeLog

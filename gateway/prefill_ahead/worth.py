@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.domain.request import Usage
-from gateway.routing.predicted_placement import HOLDS_UP
+from gateway.routing.placement import HOLDS_UP
 
 _ALL_OF_IT: Final = 0.9
 """A next turn that found so much of what was computed for it used it; or all but"""

@@ -25,7 +25,7 @@ from gateway.requests.claims import (
     read_header_claims,
     with_body_claims,
 )
-from gateway.requests.kv_fields import (
+from gateway.requests.client_kv_fields import (
     NOTHING_NOTICED,
     NOTICED,
     form_may_have_kv_fields,

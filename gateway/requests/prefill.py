@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.request import Protocol
-from gateway.requests.kv_fields import KV_FIELDS
+from gateway.requests.client_kv_fields import KV_FIELDS
 from gateway.wire.body import read_as
 
 _ONE: Final = Raw(b"1")

@@ -18,7 +18,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from gateway.routing.predicted_placement import HOLDS_UP
+from gateway.routing.placement import HOLDS_UP
 
 
 class DisaggregationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

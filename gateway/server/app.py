@@ -30,12 +30,10 @@ from gateway.server.admin.settings import (
 )
 from gateway.server.auth.authenticator import Authenticator
 from gateway.server.auth.client_address import TrustedProxies
+from gateway.server.auth.client_keys import Tenants
 from gateway.server.auth.jwt_tokens import JwtTokens
 from gateway.server.auth.key_file import KeyFile
-from gateway.server.auth.tenants import Tenants
 from gateway.server.cluster.peers import Peers
-from gateway.server.fleet.hints import HintSender
-from gateway.server.fleet.replica_watch import ReplicaWatch
 from gateway.server.http import listening
 from gateway.server.http.listener import Listener
 from gateway.server.mcp.servers import McpServer, open_servers
@@ -46,6 +44,8 @@ from gateway.server.proxy.prepare import RequestPreparation
 from gateway.server.proxy.read_request import Reading
 from gateway.server.proxy.tickets import Tickets
 from gateway.server.proxy.upstream_request import Outbound
+from gateway.server.replicas.hint_sender import HintSender
+from gateway.server.replicas.replica_watch import ReplicaWatch
 from gateway.server.runtime.clock import SteadyClock, monotonic_clock, wall_clock
 from gateway.server.runtime.tasks import TaskGroup
 from gateway.server.serving import ProxyParts, Serving

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 import msgspec
 
 from gateway.config import Config
-from gateway.server.auth.tenants import CREDENTIAL_HEADERS
+from gateway.server.auth.client_keys import CREDENTIAL_HEADERS
 from gateway.server.disaggregation.remote_prefills import RemotePrefills
-from gateway.server.fleet.replica_watch import ReplicaWatch
 from gateway.server.http.client_connection import Handler
 from gateway.server.mcp.calls import McpCalls
 from gateway.server.mcp.proxy import McpProxy
@@ -20,6 +19,7 @@ from gateway.server.proxy.send import UpstreamSender
 from gateway.server.proxy.tickets import Tickets
 from gateway.server.proxy.upstream_request import Outbound
 from gateway.server.proxy.websockets import Tunnels
+from gateway.server.replicas.replica_watch import ReplicaWatch
 from gateway.telemetry.mcp_counts import McpCounts
 from gateway.telemetry.metrics import Metrics
 

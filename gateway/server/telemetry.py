@@ -26,11 +26,11 @@ from gateway.server.admin.audit import Audit
 from gateway.server.admin.certificates import ending
 from gateway.server.admin.events import Events
 from gateway.server.admin.history_proxy import HistoryProxy
-from gateway.server.auth.tenants import Tenants
+from gateway.server.auth.client_keys import Tenants
 from gateway.server.cluster.peers import Peers
-from gateway.server.fleet.hints import HintSender
 from gateway.server.http.access_log import AccessLog
 from gateway.server.proxy.driver import Driver
+from gateway.server.replicas.hint_sender import HintSender
 from gateway.server.runtime.clock import wall_clock
 from gateway.server.runtime.record_batcher import RecordBatcher
 from gateway.server.runtime.tasks import TaskGroup, Work

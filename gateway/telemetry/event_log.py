@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from gateway.admission.tenants.bounds import BoundConfig
+from gateway.budgets.budgets import BoundConfig
 from gateway.config import Config
 from gateway.config.jwt import JwtConfig
 from gateway.config.kubernetes import KubernetesConfig

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import add, itemgetter
 from typing import Any, Final
 
-from gateway.admission.tenants.bounds import PriceConfig, price_of
+from gateway.budgets.budgets import PriceConfig, price_of
 from gateway.domain import records as rec
 from gateway.domain.ids import shown_tenant
 from gateway.domain.request import Usage

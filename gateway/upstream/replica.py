@@ -29,9 +29,9 @@ from gateway.upstream.errors import (
     UpstreamError,
     local_kind,
 )
-from gateway.upstream.keepalive import keep_alive
 from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.resolver import Resolver
+from gateway.upstream.tcp_keepalive import keep_alive
 from gateway.wire.splice import Chunk
 
 _MAX_URL: Final = 2048

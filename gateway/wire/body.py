@@ -39,7 +39,7 @@ class RequestBody(msgspec.Struct):
     vllm_xargs: Raw = ABSENT
     agent_hint: Raw = ABSENT
     service_tier: Raw = ABSENT
-    # What follows is not read, but noticed: `gateway/requests/kv_fields.py`.
+    # What follows is not read, but noticed: `gateway/requests/client_kv_fields.py`.
     kv_transfer_params: Raw = ABSENT
     ec_transfer_params: Raw = ABSENT
     kv_hints: Raw = ABSENT

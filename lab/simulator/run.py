@@ -16,7 +16,7 @@ from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.session_ids import numbered_ids
 from gateway.requests.kv_transfer import TransferName
-from gateway.routing.predicted_placement import RoutingConfig
+from gateway.routing.placement import RoutingConfig
 from lab.simulator.agents import Agent, Stage
 from lab.simulator.brain import Brain
 from lab.simulator.conservation import check_end

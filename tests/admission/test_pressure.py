@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.admission.cpu_pressure import CpuPressure, CpuReading
 from gateway.admission.gpu_pressure import GpuPressure, loss_that_is_overload
-from gateway.admission.tenants.repeats import MAX_CYCLE, Cycles
+from gateway.budgets.repeats import MAX_CYCLE, Cycles
 from gateway.domain.agent_key import AgentKey
 from gateway.domain.engine import EngineSignals, HostSignals
 from gateway.domain.ids import NOBODYS, ReplicaId, TenantId

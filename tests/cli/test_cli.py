@@ -16,7 +16,7 @@ import pytest
 
 from gateway import __main__ as cli
 from gateway.config.load import load_config
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from gateway.server.http.listening import dashboard_url, listening_on
 
 PATIENCE_S = 20.0

@@ -34,7 +34,7 @@ from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.request import Answer, ExplicitId, Protocol, RequestFacts, ToolCall, Work
 from gateway.domain.session_ids import numbered_ids
-from gateway.routing.placement import NOTHING_KNOWN, PlacementPolicy, Query
+from gateway.routing.placement_policy import NOTHING_KNOWN, PlacementPolicy, Query
 from lab.simulator.invariants import check_books
 from tests.given_ids import given
 

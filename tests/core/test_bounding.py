@@ -1,4 +1,4 @@
-"""Bounds, as the brain acts on them; WebSockets in it; and that what is known of a replica goes with it."""
+"""Budgets, as the brain acts on them; WebSockets in it; and that what is known of a replica goes with it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from gateway.admission.classes import ServiceClass
-from gateway.admission.tenants.bounds import Bounds
 from gateway.assembly import assemble
+from gateway.budgets.budgets import Budgets
 from gateway.config import Config
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Refuse, Spend
@@ -46,7 +46,7 @@ def bounded(**bound) -> Playbook:
     return Playbook(bounds=[{"name": "b", **bound}])
 
 
-def bounds_of(play: Playbook) -> Bounds:
+def bounds_of(play: Playbook) -> Budgets:
     bounds = play.brain.bounding.bounds
     assert bounds is not None
     return bounds

@@ -10,7 +10,7 @@ from gateway.core.commands import Dispatch
 from gateway.domain import records as rec
 from gateway.domain.decision import SessionRef
 from gateway.domain.fleet import Abilities
-from gateway.routing.placement import Query
+from gateway.routing.placement_policy import Query
 from gateway.server.proxy.decision_headers import receipts
 from tests.workflow.world import GuessingWorld as World
 from tests.workflow.world import call, result, said, user

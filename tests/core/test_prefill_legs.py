@@ -15,7 +15,7 @@ from gateway.domain.decision import PlacementReason, RefusalReason
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Protocol, Usage, Work
-from gateway.routing.predicted_placement import PredictedPlacement
+from gateway.routing.placement import PredictedPlacement
 from lab.simulator.invariants import check_books
 from tests.core.playbook import (
     Playbook,

@@ -13,7 +13,7 @@ from gateway.domain.decision import RefusalReason, SessionRef, SessionSource
 from gateway.domain.ids import PoolId, RequestId, SessionId
 from gateway.domain.request import Claims, NewItems, Transcript, Work
 from gateway.domain.turn_trace import TurnTrace
-from gateway.workflow import hints
+from gateway.workflow import engine_hints as hints
 from tests.core.playbook import (
     Playbook,
     answer,

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId
-from gateway.fleet.circuit_breaker import BreakerState, HealthConfig
-from gateway.fleet.health import FleetHealth
+from gateway.fleet.breaker_states import BreakerState, HealthConfig
+from gateway.fleet.circuit_breakers import FleetHealth
 from gateway.fleet.outliers import Phase
 
 POOL = PoolId("pool")

@@ -21,10 +21,10 @@ from gateway.core.stream import GPU_WORK
 from gateway.domain.fleet import Abilities
 from gateway.domain.ids import PoolId, ReplicaId, TenantId, clean_name
 from gateway.domain.request import Work
+from gateway.requests.client_kv_fields import KV_FIELDS
 from gateway.requests.facts import reading_body_facts
-from gateway.requests.kv_fields import KV_FIELDS
 from gateway.server.auth.authenticator import Caller
-from gateway.server.auth.tenants import Tenant
+from gateway.server.auth.client_keys import Tenant
 from gateway.server.http.buffer_budget import BufferBudget
 from gateway.server.http.request_parser import RequestParser
 from gateway.server.proxy.prepare import refusal_of

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from scripted_engine.process import PROCESSOR, EngineOptions, ScriptedEngine
 from tests.gateways import gateway_with
 from tests.project.shipped import (

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
+from gateway.requests.client_kv_fields import KV_FIELDS
 from gateway.requests.facts import read_facts
-from gateway.requests.kv_fields import KV_FIELDS
 from gateway.wire.endpoints import classify
 
 JSON = [(b"content-type", b"application/json")]

@@ -12,8 +12,8 @@ from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import MAX_OTHERS
-from gateway.routing.placement import Query
-from gateway.routing.predicted_placement import PredictedPlacement, RoutingConfig
+from gateway.routing.placement import PredictedPlacement, RoutingConfig
+from gateway.routing.placement_policy import Query
 from gateway.workflow.aeg.graph import Step
 from gateway.workflow.aeg.graphs import AegConfig, Graphs
 

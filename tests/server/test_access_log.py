@@ -16,7 +16,7 @@ import trustme
 from gateway.config.load import ConfigError, load_config
 from gateway.config.tenants import StoredKey
 from gateway.server.admin.certificates import CertificateEnds
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from gateway.server.http import access_log
 from gateway.server.runtime import workers
 from tests.server.bench import CHAT, Exchange, answer, bearer, eventually, get, listing, pauses, post, sends

@@ -19,7 +19,7 @@ from gateway.server.admin.history_proxy import HistoryProxy
 from gateway.server.aggregator.merged_api import AggregatedControl
 from gateway.server.aggregator.merged_events import Positions
 from gateway.server.aggregator.merged_views import merge_graphs, merge_snapshots
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from tests.server.bench import CHAT, get, post
 
 

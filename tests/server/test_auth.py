@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from tests.server.bench import DELTA, STREAM_HEAD, Exchange, bearer, chunk, get, post, sends
 
 ALICE, BOB, OPS, BACKEND_KEY, CONTROL_KEY = (

@@ -20,7 +20,7 @@ from gateway.config.http_limits import HttpLimits
 from gateway.domain.ids import RequestId, TenantId
 from gateway.responses.observer import observe
 from gateway.server.auth.authenticator import Caller
-from gateway.server.auth.tenants import Tenant
+from gateway.server.auth.client_keys import Tenant
 from gateway.server.http.buffer_budget import BufferBudget
 from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.connection_states import State

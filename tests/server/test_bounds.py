@@ -10,7 +10,7 @@ import pytest
 
 from gateway.config.load import ConfigError, load_config
 from gateway.requests.facts import TRANSCRIPTS
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from lab.simulator.replay import replay
 from tests.server.bench import Bench, answer, completion, get, post, sends
 from tests.server.test_reload import reload

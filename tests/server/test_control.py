@@ -12,7 +12,7 @@ from gateway.dashboard.views import Views
 from gateway.server.admin import api as control
 from gateway.server.admin import events
 from gateway.server.admin.access import is_own_host
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from gateway.telemetry.metrics import Metrics
 from tests.server.bench import CHAT, answer, bearer, eventually, get, post, sends
 from tests.telemetry.sse import read_events

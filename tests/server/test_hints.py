@@ -10,10 +10,10 @@ from aiohttp import web
 
 from gateway.config.upstream import UpstreamConfig
 from gateway.domain.ids import PoolId, ReplicaId
-from gateway.server.auth.tenants import hash_key
-from gateway.server.fleet import hints as hint_sender
-from gateway.server.fleet.hints import HintSender
+from gateway.server.auth.client_keys import hash_key
 from gateway.server.proxy.upstream_request import with_hint
+from gateway.server.replicas import hint_sender
+from gateway.server.replicas.hint_sender import HintSender
 from gateway.server.runtime.tasks import TaskGroup
 from gateway.upstream.replica import Address, Replica
 from gateway.wire.splice import splice_fields

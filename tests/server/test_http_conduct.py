@@ -9,7 +9,7 @@ import pytest
 
 from gateway.config.http_limits import HttpLimits
 from gateway.config.load import ConfigError, read_api_key
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from gateway.server.runtime import memory
 from tests.server.bench import (
     DELTA,

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from gateway.server.mcp import calls as mcp_calls
 from tests.server.bench import Bench, Exchange, chunk, eventually, get, pauses, sends
 from tests.server.mcp_bench import (

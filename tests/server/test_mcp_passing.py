@@ -6,7 +6,7 @@ import json
 import pytest
 
 from gateway.mcp.calls import Outcome
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from tests.server.bench import Client, Exchange, answer, chunk, eventually, get, hangs, pauses, sends
 from tests.server.mcp_bench import (
     PATH,

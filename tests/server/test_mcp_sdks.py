@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from tests.clients.programs import MCP_NODE_KIT
 from tests.server.bench import Bench, eventually
 from tests.server.mcp_bench import passing

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.config.load import ConfigError, load_config
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from gateway.server.picker.checking import check_picker
 from lab.simulator.replay import replay
 from tests.envoy import DESTINATION, envoy

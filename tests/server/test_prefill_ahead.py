@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.domain import records as rec
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from tests.server.bench import Exchange, answer, eventually, post, sends
 from tests.server.prefills_bench import (
     ARGUMENTS,

@@ -9,7 +9,7 @@ import pytest
 from gateway.core import events as ev
 from gateway.domain import records as rec
 from gateway.requests.kv_transfer import CONNECTORS
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from gateway.server.disaggregation import remote_prefills as prefill_legs
 from tests.server.bench import (
     CHAT_ANSWER,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from tests.server.bench import answer, bearer, completion, eventually, get, pauses, post, sends
 from tests.server.test_several_gateways import several, sides  # noqa: F401 - a fixture
 from tests.workflow.world import user

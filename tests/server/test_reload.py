@@ -9,9 +9,9 @@ import os
 
 import pytest
 
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from gateway.server.http.listener import Listener
-from gateway.upstream.health import HealthChecks
+from gateway.upstream.health_probes import HealthChecks
 from tests.server.bench import answer, bearer, eventually, get, listing, pauses, post, sends
 
 A, B = "tp-team-a", "tp-team-b"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gateway.cli.host_probe import look, send_report
 from gateway.domain.engine import HostSignals
 from gateway.domain.ids import ReplicaId, TenantId
-from gateway.server.auth.tenants import Tenants, hash_key
+from gateway.server.auth.client_keys import Tenants, hash_key
 from gateway.server.http.buffer_budget import BufferBudget
 from gateway.server.http.listening import listening_sockets
 from gateway.server.picker import answers

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.domain.ids import ReplicaId, TenantId
 from gateway.routing.state_residence import Residence, StateResidence, StateResidenceConfig
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from gateway.server.storage.state_file import StateFile
 from tests.server.bench import Bench, answer, bearer, get, post, sends
 

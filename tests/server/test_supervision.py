@@ -6,10 +6,10 @@ import logging
 import pytest
 
 from gateway.server.auth.client_address import TrustedProxies
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from gateway.server.runtime import tasks as module
 from gateway.server.runtime.tasks import FIRST_PAUSE_S, LONGEST_PAUSE_S, TaskGroup, check_each, pause_s
-from gateway.upstream import health
+from gateway.upstream import health_probes as health
 from tests.server.bench import eventually, get, post
 
 NESTED = b'{"data":' + b"[" * 200_000

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from gateway.wire.inflate import zstd
 from tests.examples import examples
 from tests.server.bench import Backend, Bench, Exchange, answer, eventually, post

@@ -14,7 +14,7 @@ from gateway.domain import records as rec
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Protocol, Usage
 from gateway.server.aggregator.merged_views import merge_usage
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from gateway.telemetry import first_words
 from gateway.telemetry.first_words import FirstWords
 from gateway.telemetry.usage import MAX_USERS, Usages

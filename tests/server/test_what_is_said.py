@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from tests.server.bench import (
     CHAT_ANSWER,
     DELTA,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from gateway.wire.endpoints import meant
 from tests.server.bench import answer, bearer, eventually, get, post, sends
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from tests.server.bench import Client, post
 from tests.several.fleet import failures_of, running_fleet
 from tests.shared_state.servers import RedisCluster

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.server.auth.tenants import hash_key
+from gateway.server.auth.client_keys import hash_key
 from tests.engines import EMBEDDER, MODEL, Fleet
 from tests.gateways import running_gateway
 from tests.transparency import exchange

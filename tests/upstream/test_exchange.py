@@ -21,7 +21,7 @@ from gateway.telemetry.otel.collector import Collector, Verdict
 from gateway.upstream import replica
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerMissing, ConnectFailed, UpstreamError
-from gateway.upstream.health import vllm_abilities
+from gateway.upstream.health_probes import vllm_abilities
 from gateway.upstream.one_shot import Run
 from gateway.upstream.replica import Address, Replica
 from gateway.wire.splice import Chunk

@@ -10,7 +10,7 @@ from gateway.cli.findings import findings
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId
-from gateway.upstream.health import NO_ENGINE
+from gateway.upstream.health_probes import NO_ENGINE
 
 FACTS = ReplicaFacts(
     id=ReplicaId("a"), pool=PoolId("p"), abilities=Abilities(engine="vllm", version="0.32.0"), models=("m",)

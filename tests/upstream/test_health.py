@@ -16,7 +16,7 @@ from gateway.domain.engine import EngineSignals, PluginFeature, PluginReport, Se
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId, SessionId
 from gateway.upstream.engine_watch import EngineWatch
-from gateway.upstream.health import _NOWHERE, _SERVED, HealthChecks
+from gateway.upstream.health_probes import _NOWHERE, _SERVED, HealthChecks
 from gateway.upstream.replica import Address, Replica
 from tests.server.bench import Backend, Message, answer, eventually, listing
 
@@ -176,7 +176,7 @@ async def test_who_accepts_and_stays_silent_is_named_once_it_is_late(timeout_s, 
 
 
 async def test_doctor_waits_for_whoever_is_late(monkeypatch):
-    monkeypatch.setattr("gateway.upstream.health._LATE_S", 0.01)
+    monkeypatch.setattr("gateway.upstream.health_probes._LATE_S", 0.01)
     server = SlowServer({}, MODELS)
     await server.open()
     try:

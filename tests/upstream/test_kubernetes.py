@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from gateway.config.kubernetes import KubernetesConfig
-from gateway.server.fleet import kubernetes
-from gateway.server.fleet.endpoint_slices import EndpointSlice, EndpointSnapshot, Slices, SlicesError
-from gateway.server.fleet.kubernetes import KubernetesDiscovery
+from gateway.server.replicas import kubernetes
+from gateway.server.replicas.endpoint_slices import EndpointSlice, EndpointSnapshot, Slices, SlicesError
+from gateway.server.replicas.kubernetes import KubernetesDiscovery
 from tests.upstream.api_server import ApiServer, endpoint
 
 A, B, C = "http://10.0.0.1:8000", "http://10.0.0.2:8000", "http://10.0.0.3:8000"
@@ -375,7 +375,7 @@ def test_ports_by_number_by_name_or_the_only_one():
 
 
 def test_what_is_kept_is_bounded(monkeypatch):
-    from gateway.server.fleet import endpoint_slices
+    from gateway.server.replicas import endpoint_slices
 
     monkeypatch.setattr(endpoint_slices, "MOST", 3)
     many = [endpoint(f"10.0.0.{number}") for number in range(1, 9)]

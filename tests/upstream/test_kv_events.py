@@ -11,7 +11,7 @@ from zmq.constants import SocketType
 
 from gateway.config.upstream import DiscoveryConfig, KvEventsConfig, PoolConfig
 from gateway.domain.ids import ReplicaId
-from gateway.server.fleet.discovery import Discovery
+from gateway.server.replicas.replica_discovery import Discovery
 from gateway.upstream import kv_feed
 from gateway.upstream.kv_events import (
     AllBlocksCleared,

@@ -14,8 +14,8 @@ from gateway.domain.request import Protocol, Work
 from gateway.errors import error_body
 from gateway.responses.content import Kind, ResponseContent
 from gateway.responses.observer import observe
-from gateway.wire.keep_alive import error_event, is_codex, keep_alive
 from gateway.wire.sse import MAX_EVENT_BYTES, EventSplitter, event_data
+from gateway.wire.sse_keepalive import error_event, is_codex, keep_alive
 from tests.wire.shapes import chat_stream, messages_stream
 
 

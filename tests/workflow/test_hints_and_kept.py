@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.session_ids import numbered_ids
 from gateway.workflow.conversations import Conversations, ConversationsConfig
-from gateway.workflow.hints import Hints
+from gateway.workflow.engine_hints import Hints
 from gateway.workflow.sessions import Sessions, SessionsConfig
 from gateway.workflow.turns import Outcome
 from tests.reachable import reachable

@@ -14,7 +14,7 @@ from gateway.tool_probe.text_calls import TextCalls
 from gateway.workflow.aeg.graph import Pause
 from gateway.workflow.aeg.graphs import Tier
 from gateway.workflow.conversations import Conversation, StepPrediction
-from gateway.workflow.hints import Hints
+from gateway.workflow.engine_hints import Hints
 from gateway.workflow.retention import RetentionDecision, at_pause, memory_pressure, provisional
 from tests.project.layout import ROOT
 from turnpike_vllm.hints import Hint, parse
@@ -129,7 +129,7 @@ def test_a_gateway_without_the_plugin_has_nothing_to_say() -> None:
     code = (
         "import sys; sys.modules['turnpike_vllm'] = None\n"
         "import gateway.server.app\n"
-        "from gateway.workflow.hints import HAS_CONTRACT, Hints\n"
+        "from gateway.workflow.engine_hints import HAS_CONTRACT, Hints\n"
         "assert not HAS_CONTRACT and Hints().write('s', 's.1', None) is None\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -8,7 +8,7 @@ nothing for the time stated, and does not end meanwhile.
 
 from collections.abc import Iterator, Sequence
 
-from gateway.admission.tenants.bounds import BoundConfig, Bounds, PriceConfig, TurnUse
+from gateway.budgets.budgets import BoundConfig, Budgets, PriceConfig, TurnUse
 from gateway.core import refusals
 from gateway.core.commands import Command, Spend
 from gateway.core.stream import GPU_WORK, Stream
@@ -21,7 +21,7 @@ from gateway.workflow.sessions import Sessions
 
 
 class Bounding:
-    def __init__(self, bounds: Bounds, sessions: Sessions, out: list[Command]) -> None:
+    def __init__(self, bounds: Budgets, sessions: Sessions, out: list[Command]) -> None:
         self.bounds = bounds
         self.is_on = bounds.is_set
         self._sessions = sessions

@@ -27,7 +27,7 @@ from gateway.workflow.aeg.graph import HeldContext, Silence
 from gateway.workflow.aeg.graphs import Tier
 from gateway.workflow.conversations import Conversations, StepPrediction
 from gateway.workflow.counter_ids import is_counter_like
-from gateway.workflow.hints import Hints
+from gateway.workflow.engine_hints import Hints
 from gateway.workflow.sessions import Session, Sessions
 from gateway.workflow.turns import Outcome
 

@@ -23,7 +23,7 @@ from gateway.domain.decision import Edge, Placement, PlacementReason
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.request import Answer, Usage, Work
-from gateway.routing.placement import NOTHING_KNOWN, Query
+from gateway.routing.placement_policy import NOTHING_KNOWN, Query
 
 _EFFORT: Final = {Work.GENERATE: 2, Work.POOL: 1, Work.TUNNEL: 1}
 _EXTENDS_PROMPT: Final = (Edge.CONTINUES, Edge.RETRIES)

@@ -13,7 +13,7 @@ from gateway.core.turns.gate import Gate
 from gateway.core.turns.lifecycle import FINAL_STATES, State, Step
 from gateway.core.turns.live import LiveRequest
 from gateway.domain.ids import RequestId
-from gateway.routing.placement import LeastLoaded
+from gateway.routing.placement_policy import LeastLoaded
 
 
 def rescue(

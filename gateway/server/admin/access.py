@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from gateway.server.auth.tenants import Tenants, hash_key
+from gateway.server.auth.client_keys import Tenants, hash_key
 
 OPEN_PATHS: Final = frozenset(("/turnpike/healthz", "/turnpike/readyz"))
 """Orchestrators' probes carry no key."""

@@ -12,7 +12,7 @@ from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import TenantId
 from gateway.domain.request import Protocol, Work
 from gateway.server.auth.client_address import TrustedProxies
-from gateway.server.auth.tenants import Tenant, Tenants
+from gateway.server.auth.client_keys import Tenant, Tenants
 from gateway.wire.endpoints import Endpoint, classify, is_ambiguous_path
 from gateway.wire.headers import RawHeaders
 

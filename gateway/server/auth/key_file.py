@@ -26,7 +26,7 @@ import msgspec
 from gateway.config.load import DEFAULT_FILE, ConfigError, load_config
 from gateway.config.tenants import StoredKey
 from gateway.dashboard.terminal import print_table
-from gateway.server.auth.tenants import Tenants, hash_key
+from gateway.server.auth.client_keys import Tenants, hash_key
 from gateway.server.runtime.clock import wall_clock
 from gateway.server.storage.state_file import write_anew
 from gateway.telemetry.log_lines import log_event

@@ -8,7 +8,7 @@ import msgspec
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import TenantId
 from gateway.server.auth.authenticator import Authenticator, Caller
-from gateway.server.auth.tenants import Tenant
+from gateway.server.auth.client_keys import Tenant
 from gateway.shared_state.fleet_secret import Seal
 from gateway.wire.endpoints import Endpoint, classify
 from gateway.wire.headers import RawHeaders

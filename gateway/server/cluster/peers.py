@@ -38,7 +38,7 @@ from gateway.core import events as ev
 from gateway.domain.ids import ReplicaId, TenantId
 from gateway.domain.request import RequestFacts
 from gateway.domain.turn_trace import TurnTrace
-from gateway.fleet.circuit_breaker import BreakerState
+from gateway.fleet.breaker_states import BreakerState
 from gateway.server.auth.authenticator import Authenticator, Caller
 from gateway.server.cluster.drains import Drain, Drains
 from gateway.server.cluster.peer_auth import PATH, Passing, PeerAuthenticator

@@ -27,7 +27,7 @@ from gateway.server.proxy.driver import Driver, Ticket
 from gateway.server.proxy.internal_responses import ask_unseen, usage_of
 from gateway.server.proxy.upstream_request import Outbound
 from gateway.upstream.errors import ConnectFailed, ConnectTimedOut, LocalFault, UpstreamError
-from gateway.upstream.health import HealthChecks
+from gateway.upstream.health_probes import HealthChecks
 from gateway.upstream.one_shot import OneShot, Run
 from gateway.upstream.replica import Replica
 from gateway.wire.splice import Chunk

@@ -21,8 +21,8 @@ from gateway.server.http.connection_states import State
 from gateway.server.http.request_head import take_room
 from gateway.server.http.request_parser import HttpRequest, RequestParser
 from gateway.server.http.response_writer import ResponseWriter
-from gateway.upstream.keepalive import keep_alive
 from gateway.upstream.one_shot import Run
+from gateway.upstream.tcp_keepalive import keep_alive
 from gateway.wire.headers import RawHeaders
 
 if TYPE_CHECKING:

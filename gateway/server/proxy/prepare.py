@@ -24,7 +24,7 @@ from gateway.server.proxy.driver import Driver
 from gateway.server.proxy.finish_session import release
 from gateway.server.proxy.read_request import Reading
 from gateway.server.proxy.upstream_request import is_form_alone
-from gateway.upstream.health import HealthChecks
+from gateway.upstream.health_probes import HealthChecks
 from gateway.wire.endpoints import RELEASES
 from gateway.wire.inflate import INFLATABLE
 from gateway.wire.splice import is_object

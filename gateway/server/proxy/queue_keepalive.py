@@ -22,7 +22,7 @@ from gateway.server.http.response_writer import Framing
 from gateway.server.proxy.byte_pump import Write
 from gateway.upstream.response_head import EVENT_STREAM, ResponseHead
 from gateway.wire.inflate import INFLATABLE, Inflater, InflationError
-from gateway.wire.keep_alive import error_event, is_codex, keep_alive
+from gateway.wire.sse_keepalive import error_event, is_codex, keep_alive
 
 _MAX_ERROR_BYTES: Final = 1 << 16
 _HEAD: Final = (

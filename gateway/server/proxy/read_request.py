@@ -13,8 +13,8 @@ from gateway.core.stream import GPU_WORK
 from gateway.domain.decision import Refusal
 from gateway.domain.request import ExplicitId, RequestFacts, Work
 from gateway.identity.explicit_ids import CONNECTION_SCHEMA
+from gateway.requests.client_kv_fields import may_have_kv_fields
 from gateway.requests.facts import TRANSCRIPTS, hash_body, reading_body_facts, unread_facts
-from gateway.requests.kv_fields import may_have_kv_fields
 from gateway.server.http.buffer_budget import BufferBudget
 from gateway.server.http.request_head import RefusedRequest, no_room
 from gateway.server.http.request_parser import HttpRequest

@@ -7,7 +7,7 @@ from gateway.server.proxy.content_listeners import ContentListeners
 from gateway.server.proxy.driver import Ticket
 from gateway.server.proxy.prepare import Prepared
 from gateway.server.proxy.send import Begun
-from gateway.upstream.health import HealthChecks
+from gateway.upstream.health_probes import HealthChecks
 
 
 class ResponseRelay:

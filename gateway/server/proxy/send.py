@@ -28,7 +28,7 @@ from gateway.server.proxy.upstream_request import Outbound
 from gateway.telemetry.histograms import Histogram
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut, LocalFault
-from gateway.upstream.health import HealthChecks
+from gateway.upstream.health_probes import HealthChecks
 from gateway.upstream.replica import Replica
 from gateway.wire.endpoints import classify, meant
 from gateway.wire.handshake import key_of

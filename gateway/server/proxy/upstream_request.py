@@ -21,15 +21,15 @@ from gateway.domain.fleet import Abilities
 from gateway.domain.ids import ReplicaId
 from gateway.domain.request import RequestFacts, Work
 from gateway.requests.model_name import with_model, with_model_in_form
-from gateway.server.auth.tenants import CREDENTIAL_HEADERS
+from gateway.server.auth.client_keys import CREDENTIAL_HEADERS
 from gateway.server.http.request_head import RequestHead
 from gateway.server.http.request_parser import HttpRequest
 from gateway.upstream.replica import Replica
 from gateway.wire.body import ABSENT, read_as
 from gateway.wire.hop_by_hop import end_to_end
 from gateway.wire.splice import Chunk, is_object, splice_fields
-from gateway.workflow.hints import signed
-from gateway.workflow.kv_hints import envelope
+from gateway.workflow.engine_hints import signed
+from gateway.workflow.vllm_envelope import envelope
 
 _REFRAMED: Final = frozenset((b"host", b"content-length", b"expect"))
 _RANK: Final = b"x-data-parallel-rank"

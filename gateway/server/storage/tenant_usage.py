@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import astuple
 
-from gateway.admission.tenants.bounds import Bounds
+from gateway.budgets.budgets import Budgets
 from gateway.config import Config
 from gateway.core import events as ev
 from gateway.core.commands import Spend
@@ -48,7 +48,7 @@ _PERIOD_S: Final = 1.0
 class UsageReservations:
     """In the shared store."""
 
-    def __init__(self, bounds: Bounds, store: Callable[[], Store], now: Callable[[], float]) -> None:
+    def __init__(self, bounds: Budgets, store: Callable[[], Store], now: Callable[[], float]) -> None:
         """`store` is called when it is open; `now`: the brain's clock."""
         self._bounds = bounds
         self._store = store
@@ -156,7 +156,7 @@ def _key(account: Account) -> bytes:
 
 
 class UsageFile:
-    def __init__(self, path: str, bounds: Bounds, send: Callable[[ev.Event], None]) -> None:
+    def __init__(self, path: str, bounds: Budgets, send: Callable[[ev.Event], None]) -> None:
         """Sends the brain the sums of earlier processes. Raises OSError if the file cannot be read or
         written."""
         self._path = Path(path)

@@ -24,7 +24,7 @@ import msgspec
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch
 from gateway.domain.ids import ReplicaId, RequestId
-from gateway.workflow.hints import Hints
+from gateway.workflow.engine_hints import Hints
 from gateway.workflow.retention import RetentionDecision
 from lab.simulator.baselines.plan import Knob, Plan, Recipe, Values
 from lab.simulator.baselines.roles import PREFILL_REPLICAS, roles_of, with_roles

@@ -26,7 +26,7 @@ from gateway.domain.decision import Placement, PlacementReason, SessionRef
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId, ThreadId
 from gateway.domain.request import Usage
-from gateway.routing.placement import NOTHING_KNOWN, PlacementPolicy, Query
+from gateway.routing.placement_policy import NOTHING_KNOWN, PlacementPolicy, Query
 from lab.simulator.baselines.session_affinity import SessionAffinity
 
 THRESHOLD: Final = 0.3

@@ -18,7 +18,7 @@ from gateway.domain.decision import Edge, Placement, PlacementReason, SessionRef
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId
 from gateway.domain.request import Usage
-from gateway.routing.placement import NOTHING_KNOWN, PlacementPolicy, Query
+from gateway.routing.placement_policy import NOTHING_KNOWN, PlacementPolicy, Query
 
 
 class SessionAffinity(PlacementPolicy):

@@ -11,7 +11,7 @@ from gateway.core.commands import Dispatch, RemotePrefill
 from gateway.domain.decision import PlacementReason, SessionRef, SessionSource
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, ThreadId
-from gateway.routing.placement import Query
+from gateway.routing.placement_policy import Query
 from lab.simulator.baselines.agent_xpu import AgentXpuRouter
 from lab.simulator.baselines.class_bound import ClassBoundRouter
 from lab.simulator.baselines.foresight import without_foresight

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from gateway.admission.tenants.bounds import MAX_ACCOUNTS, BoundConfig, Bounds, PriceConfig, Reached, TurnUse
+from gateway.budgets.budgets import MAX_ACCOUNTS, BoundConfig, Budgets, PriceConfig, Reached, TurnUse
 from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Usage
 from gateway.domain.spending import ALL_AGENTS, NOTHING, OTHER_AGENTS, Account, Amounts, Reserved, Spent
@@ -28,7 +28,7 @@ class Play:
     """Turns, one after the other."""
 
     def __init__(self, *bounds: BoundConfig, prices=(), **more) -> None:
-        self.bounds = Bounds(bounds, prices, **more)
+        self.bounds = Budgets(bounds, prices, **more)
         self.now = NOON
         self.number = 0
 

@@ -23,9 +23,9 @@ from gateway.domain.ids import PoolId, ReplicaId
 from gateway.fleet.membership import SET, Changes, Member, Membership, MembershipError
 from gateway.server.admin.loaded_secrets import LoadedSecrets
 from gateway.server.cluster.drains import Drains
-from gateway.server.fleet.discovery import Discovery
-from gateway.server.fleet.endpoint_slices import EndpointSnapshot
-from gateway.server.fleet.kubernetes import KubernetesDiscovery
+from gateway.server.replicas.endpoint_slices import EndpointSnapshot
+from gateway.server.replicas.kubernetes import KubernetesDiscovery
+from gateway.server.replicas.replica_discovery import Discovery
 from gateway.server.runtime.tasks import TaskGroup, check_each
 from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.replica import Address, Replica, Transport

@@ -25,7 +25,7 @@ from yarl import URL
 
 from gateway.config.kubernetes import KubernetesConfig
 from gateway.fleet.membership import MOST
-from gateway.server.fleet.endpoint_slices import (
+from gateway.server.replicas.endpoint_slices import (
     EndpointSlice,
     EndpointSliceList,
     EndpointSnapshot,

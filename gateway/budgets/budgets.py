@@ -1,4 +1,4 @@
-"""Bounds: how much may one session, one agent type, or one tenant use?
+"""Budgets: how much may one session, one agent type, or one tenant use?
 
 Invariants: a turn's expected use is reserved at its arrival and settled at its end, so concurrent turns never
 share the last of it; a turn counts against its own tenant's bounds alone; memory is bounded by the known
@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.admission.tenants.repeats import Repeats
+from gateway.budgets.repeats import Repeats
 from gateway.cost.tokens import UsualTurns
 from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Usage
@@ -172,7 +172,7 @@ class _Turn(msgspec.Struct, frozen=True, gc=False):
     amounts: Amounts
 
 
-class Bounds:
+class Budgets:
     def __init__(
         self, bounds: Sequence[BoundConfig], prices: Sequence[PriceConfig] = (), *, publishes: bool = False
     ) -> None:

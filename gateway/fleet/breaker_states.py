@@ -1,7 +1,7 @@
 """The circuit breaker of a replica: its states as a table, and the settings (U5).
 
-Source: as `health.py`, which decides the events. `EJECTED` is the open state, `TRIED` the half-open one,
-`WARMING` slow start.
+Source: as `circuit_breakers.py`, which decides the events. `EJECTED` is the open state, `TRIED` the half-open
+one, `WARMING` slow start.
 
 Invariants: a step that is not in the table raises; never more than a share of a pool is ejected, except
 replicas that serve no turn while another serves; never the last one.

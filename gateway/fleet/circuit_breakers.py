@@ -17,7 +17,7 @@ Deviations: Envoy compares replicas with each other. Here each is compared with 
 (`gateway/cost`), so unlike replicas may be in one pool; only the lateness against predictions is compared, so
 that where all are late no replica is at fault.
 
-Invariants: those of `circuit_breaker.py`; a replica that stays slow returns after `slow_ejections_limit`, for
+Invariants: those of `breaker_states.py`; a replica that stays slow returns after `slow_ejections_limit`, for
 placement to judge; memory is bounded by replicas and live turns.
 """
 
@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from math import inf
 
 from gateway.domain.ids import NOBODYS, PoolId, ReplicaId, RequestId, TenantId
-from gateway.fleet.circuit_breaker import (
+from gateway.fleet.breaker_states import (
     FAILING,
     OUT,
     SERVING,

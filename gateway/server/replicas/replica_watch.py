@@ -13,12 +13,12 @@ from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.ids import ReplicaId
 from gateway.server.admin.loaded_secrets import LoadedSecrets
-from gateway.server.fleet.members import Members
 from gateway.server.proxy.driver import Driver
+from gateway.server.replicas.members import Members
 from gateway.server.runtime.tasks import TaskGroup
 from gateway.server.telemetry import Telemetry
 from gateway.upstream.engine_watch import EngineWatch
-from gateway.upstream.health import HealthChecks
+from gateway.upstream.health_probes import HealthChecks
 from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.replica import Replica
 
