@@ -43,6 +43,7 @@ from gateway.wire.hashing import key_hashes, seed_hashes
 _log: Final = logging.getLogger("gateway")
 
 
+# Entry points of `turnpike.commands`, in the distribution `turnpike-lab`.
 _LAB_COMMANDS: Final = {
     "eval": "measure inference on recorded traffic",
     "play": "play a workload against a real fleet, and measure it",
@@ -50,7 +51,6 @@ _LAB_COMMANDS: Final = {
     "simulate": "play a workload on a simulated fleet",
     "workload": "import, compose and describe workloads",
 }
-"""Entry points of `turnpike.commands`, in the distribution `turnpike-lab`."""
 
 
 _EXAMPLES: Final = """\
@@ -165,8 +165,8 @@ def _complete(parser: argparse.ArgumentParser, shell: str) -> int:
 
 _SHELLS: Final = ("bash", "zsh", "tcsh")
 _BESIDE: Final = "http://127.0.0.1:8000"
+# Where vLLM itself looks for the key that it is to ask for.
 _BESIDE_KEY: Final = "VLLM_API_KEY"
-"""Where vLLM itself looks for the key that it is to ask for."""
 _FLAGS: Final = (
     ("listen", "server.listen"),
     ("control", "server.control"),

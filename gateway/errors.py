@@ -110,8 +110,8 @@ def error_body(protocol: Protocol, refusal: Refusal, *, request_id: str | int | 
     return msgspec.json.encode(body)
 
 
+# The first of those that JSON-RPC leaves to servers.
 _JSON_RPC_SERVER_ERROR: Final = -32000
-"""The first of those that JSON-RPC leaves to servers."""
 
 
 def _json_rpc_error(refusal: Refusal, request_id: str | int | None) -> dict[str, object]:

@@ -7,8 +7,8 @@ token, in ``tests/engine_ext/test_configurations.py``.
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, NamedTuple
 
+# ``headroom`` belongs to the coordinator.
 FEATURES: Final = ("coordinator", "headroom", "retention", "classes")
-"""``headroom`` belongs to the coordinator."""
 _ORDER: Final = frozenset({"coordinator"})
 _ALL: Final = frozenset(FEATURES)
 _CONNECTORS: Final = ("OffloadingConnector", "ExampleConnector")

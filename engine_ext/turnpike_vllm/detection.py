@@ -12,15 +12,15 @@ from turnpike_vllm.retain.pool import KvPool
 from turnpike_vllm.settings import SWITCHED_OFF, Settings, SettingsError
 from turnpike_vllm.waiting import RankedQueue
 
+# Runs for every request of a step before its blocks are allocated, and may make its chunk smaller.
 CHUNK_SEAM = "_reserve_prefill_lookahead"
-"""Runs for every request of a step before its blocks are allocated, and may make its chunk smaller."""
+# They are off without it, which vLLM has from 0.28 on.
 CHUNK_FEATURES = ("classes", "headroom")
-"""They are off without it, which vLLM has from 0.28 on."""
+# Methods of vLLM's scheduler that are wrapped.
 SEAMS = (
     *("schedule", "update_from_output", "add_request", "reset_prefix_cache", "_free_blocks"),
     *("_preempt_request", CHUNK_SEAM),
 )
-"""Methods of vLLM's scheduler that are wrapped."""
 _NEEDED = (
     *("running", "waiting", "requests", "block_size", "num_spec_tokens"),
     *("max_num_running_reqs", "max_num_scheduled_tokens"),

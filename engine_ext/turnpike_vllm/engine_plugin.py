@@ -22,14 +22,14 @@ from turnpike_vllm.settings import Settings
 from turnpike_vllm.step_planner import StepPlanner
 from turnpike_vllm.step_time import StepTimeModel
 
+# A reactive session without hints for so long does not count as alive.
 REACTIVE_LIVES_S = 60.0
-"""A reactive session without hints for so long does not count as alive."""
 
+# Where nothing changes, a step is looked at after so long at the latest, however long steps take.
 LOOK_WITHIN_S = 1.0
-"""Where nothing changes, a step is looked at after so long at the latest, however long steps take."""
 
+# More steps than these are never under way: the oldest then has had no output.
 MAX_TIMED = 64
-"""More steps than these are never under way: the oldest then has had no output."""
 
 
 class Timed(NamedTuple):
@@ -67,14 +67,14 @@ class EnginePlugin:
         """``hint_key``: with what hints in requests are signed; None follows all of them."""
         self.scheduler = scheduler
         self.settings = settings
+        # Feature → "on", or why it is off.
         self.features = features
-        """Feature → "on", or why it is off."""
         self.clock = clock
         self._hint_key = hint_key
         self.is_awake = False
         self.is_inert = False
+        # Since the server started.
         self.failures = 0
-        """Since the server started."""
         self.hint_counts: Counter[str] = Counter()
         self.preemptions: Counter[str] = Counter()
         self._wake = hooks.wake
@@ -102,12 +102,12 @@ class EnginePlugin:
         self.planner.has_headroom = features["headroom"] == "on"
         self._reactive_until = float("-inf")
         self._was_blocked = False
+        # Since when somebody who waits has found no memory in every step that was looked at.
         self._blocked_since: float | None = None
-        """Since when somebody who waits has found no memory in every step that was looked at."""
+        # Nothing is due before.
         self.quiet_until = float("-inf")
-        """Nothing is due before."""
+        # Steps under way whose time is measured, the oldest first.
         self.timed: deque[Timed] = deque(maxlen=MAX_TIMED)
-        """Steps under way whose time is measured, the oldest first."""
         self._last_output = 0.0
 
     # Hints.

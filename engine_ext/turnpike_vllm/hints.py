@@ -30,15 +30,15 @@ from enum import Enum, IntEnum
 from typing import Any, Final
 
 VERSION: Final = 1
+# The key of ``vllm_xargs``; its value is a JSON string, because nested objects are refused there.
 XARGS_KEY: Final = "turnpike"
-"""The key of ``vllm_xargs``; its value is a JSON string, because nested objects are refused there."""
 ACTION_TYPE: Final = "turnpike.session"
 ACTION_VERSION: Final = str(VERSION)
 
+# Characters of one hint.
 MAX_TEXT: Final = 16_384
-"""Characters of one hint."""
+# Hints of one ``POST``.
 MAX_HINTS: Final = 256
-"""Hints of one ``POST``."""
 MAX_ID: Final = 256
 MAX_SECONDS: Final = 3_600.0
 _MAX_COUNT: Final = 1 << 53

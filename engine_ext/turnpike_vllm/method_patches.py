@@ -2,8 +2,8 @@
 
 from typing import Any
 
+# A plugin that failed begins anew after so long; twice as long after each failure.
 RETRY_AFTER_S = 60.0
-"""A plugin that failed begins anew after so long; twice as long after each failure."""
 MAX_RETRIES = 3
 _ABSENT = object()
 

@@ -36,8 +36,8 @@ from turnpike_vllm.telemetry import merge_ranks
 logger = logging.getLogger("vllm.turnpike")
 
 GAUGES_S = 5.0
+# How long after a deadline an idle engine is looked at.
 SOON_S = 0.02
-"""How long after a deadline an idle engine is looked at."""
 MAX_BODY = 1 << 20
 
 

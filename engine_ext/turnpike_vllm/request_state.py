@@ -7,8 +7,8 @@ from turnpike_vllm.hints import ServiceClass
 from turnpike_vllm.retain.retention import Thread
 from turnpike_vllm.sessions import Session
 
+# The request's attribute that holds its state; it lives and dies with the request.
 ATTRIBUTE = "turnpike_state"
-"""The request's attribute that holds its state; it lives and dies with the request."""
 
 
 @dataclass(slots=True, eq=False)

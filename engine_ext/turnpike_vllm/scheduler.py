@@ -45,8 +45,8 @@ class TurnpikeMixin:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._patches = MethodPatches()
+        # Seams that each request of a step goes through: object, name, ours, vLLM's.
         self._of_requests: list[tuple[Any, str, Any, Any]] = []
-        """Seams that each request of a step goes through: object, name, ours, vLLM's."""
         try:
             self.turnpike = self._attach()
         except SettingsError as error:

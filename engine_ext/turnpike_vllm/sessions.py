@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from turnpike_vllm.hints import Hint, Refusal, ServiceClass
 from turnpike_vllm.retain.retention import Thread
 
+# Where no hint states how likely a thread's state is used again.
 DEFAULT_REUSE = 0.5
-"""Where no hint states how likely a thread's state is used again."""
 
 
 @dataclass(slots=True)
@@ -31,8 +31,8 @@ class Session:
     threads: dict[str, ThreadPolicy] = field(default_factory=dict)
 
 
+# Of one session; the one that was silent longest goes first.
 _MAX_THREADS = 256
-"""Of one session; the one that was silent longest goes first."""
 
 
 @dataclass

@@ -16,8 +16,8 @@ from turnpike_vllm.coordinator import CoordinatorConfig
 from turnpike_vllm.retain.retention import RetentionConfig
 
 KEY = "turnpike"
+# State of a feature that the settings switch off.
 SWITCHED_OFF = "switched off"
-"""State of a feature that the settings switch off."""
 
 
 class SettingsError(ValueError):

@@ -11,10 +11,10 @@ from turnpike_vllm.request_state import ATTRIBUTE, RequestState
 from turnpike_vllm.retain.pool import KvPool
 from turnpike_vllm.waiting import RankedQueue
 
+# Who got service is noted every so many steps.
 COUNT_EVERY = 8
-"""Who got service is noted every so many steps."""
+# Where nothing changes, one in so many steps is looked at.
 LOOK_EVERY = 8 * COUNT_EVERY
-"""Where nothing changes, one in so many steps is looked at."""
 
 
 class StepPlanner:
@@ -39,26 +39,26 @@ class StepPlanner:
         self.queue: RankedQueue[Any] | None = None
         self.order: Counter[str] = Counter()
         self.classes: Counter[str] = Counter()
+        # Requests in the scheduler.
         self.live: Counter[ServiceClass] = Counter()
-        """Requests in the scheduler."""
         self.has_headroom = True
         self._is_by_priority = getattr(getattr(scheduler, "policy", None), "value", None) == "priority"
         self.is_dirty = True
+        # Everybody is running and decodes, and nobody is left out.
         self.is_steady = False
-        """Everybody is running and decodes, and nobody is left out."""
         self.steps = 0
+        # Steps before this one decide nothing, as long as all that are here run and have memory.
         self.passes_until = 0
-        """Steps before this one decide nothing, as long as all that are here run and have memory."""
+        # So many free blocks are enough for them.
         self.least_free = 0
-        """So many free blocks are enough for them."""
         self._is_watched = True
         self._can_be_steady = scheduler.num_spec_tokens == 0
+        # Requests that this step leaves out.
         self.left_out: frozenset[object] = frozenset()
-        """Requests that this step leaves out."""
         self._plan: StepShare = ALL
         self._is_prefilling = False
+        # Tokens of prompts that this step computes.
         self.prefill = 0
-        """Tokens of prompts that this step computes."""
         self._left = self._aged_left = 0
         self._reserve = 0
         self._reserved_for = ServiceClass.REACTIVE

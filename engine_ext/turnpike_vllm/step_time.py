@@ -18,11 +18,11 @@ from typing import Final
 
 _FORGET = 0.99
 _UNCERTAIN = 1e4
+# Without a bound, what no step shows for long would become arbitrarily uncertain.
 _MOST_UNCERTAIN = 1e6
-"""Without a bound, what no step shows for long would become arbitrarily uncertain."""
 _LEAST_PER_TOKEN_MS: Final = 1e-3
+# Steps that tell what decoding takes: there are three numbers to be found, in noise.
 _ENOUGH: Final = 8
-"""Steps that tell what decoding takes: there are three numbers to be found, in noise."""
 
 
 @dataclass

@@ -5,13 +5,13 @@ from typing import Any, Final
 
 SNAPSHOT_VERSION = 2
 MAX_SESSIONS_REPORTED = 1_000
+# By feature: the counters of what it changed.
 _ACTS: Final = {
     "coordinator": ("order", ("promoted", "reordered")),
     "headroom": ("order", ("headroom",)),
     "retention": ("holds", ("held",)),
     "classes": ("classes", ("left_out", "held_back", "chunk_bounded")),
 }
-"""By feature: the counters of what it changed."""
 
 
 def acted(counters: Mapping[str, Mapping[str, int]]) -> dict[str, int]:

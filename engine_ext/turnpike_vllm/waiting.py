@@ -22,8 +22,8 @@ class RankedQueue(Generic[Item]):
         failed: Callable[[Exception], None] | None = None,
     ) -> None:
         """``failed`` hears of ranks that cannot be had or compared; without it they raise."""
+        # The time at which items are ranked; `advance` sets it.
         self.now = now
-        """The time at which items are ranked; `advance` sets it."""
         self._rank = rank
         self._next_rise: Callable[[Item, float], float | None] = next_rise
         self._failed = failed

@@ -41,12 +41,12 @@ from gateway.workflow.aeg.graphs import Graphs
 
 LIVENESS_S: Final = 0.1
 _UNKNOWN: Final = BlockingLimit(WaitReason.BEHIND_OTHERS, 0.0, 0.0)
+# A refused session keeps its rank for so long; `Retry-After` is at most 30 s.
 _COMES_AGAIN_S: Final = 60.0
-"""A refused session keeps its rank for so long; `Retry-After` is at most 30 s."""
+# Smaller changes of a gateway's part wait for the next update.
 _PART_CHANGED: Final = 0.02
-"""Smaller changes of a gateway's part wait for the next update."""
+# At most so many times their usual duration are tools waited for.
 _SLOWEST: Final = 20.0
-"""At most so many times their usual duration are tools waited for."""
 
 
 class PoolAdmission:
@@ -76,10 +76,10 @@ class PoolAdmission:
         self.queue = SessionQueue(
             config.packing.order, self.fair, age_s=config.classes.age_s, max_door_wait=config.max_door_wait
         )
+        # Turns of sessions in the queue.
         self.held: dict[SessionId, dict[RequestId, Turn]] = {}
-        """Turns of sessions in the queue."""
+        # Of the next session.
         self.bound: BlockingLimit | None = None
-        """Of the next session."""
         self.needs_scheduling = False
         self._ticked_s = -math.inf
 

@@ -30,8 +30,8 @@ class ServiceClass(enum.Enum):
     """Starts when no reactive session waits, or once it has aged."""
 
 
+# By `quota.service_class`.
 _CLASS_OF_KEY: Final = {"interactive": ServiceClass.REACTIVE, "background": ServiceClass.PROACTIVE}
-"""By `quota.service_class`."""
 _BACKGROUND_TIERS: Final = ("flex", "batch", "low")
 
 

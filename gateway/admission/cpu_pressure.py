@@ -32,21 +32,21 @@ from gateway.domain.tenant_lru import TenantLru
 
 _MAX_TOOLS: Final = 512
 _MAX_UNREAD: Final = 256
+# Tool calls over which the present is averaged (half-life).
 _LATELY: Final = 30.0
-"""Tool calls over which the present is averaged (half-life)."""
 _USUALLY: Final = 1000.0
 _STEPS: Final = 24
 _ENOUGH: Final = 20
 _ENOUGH_OF_TYPE: Final = 12.0
 _LIGHT: Final = 1.4
 _LEAST_INFLATION: Final = 2.0
+# Shorter tools wait for the client or the gateway, not for a core.
 _NO_LOAD_S: Final = 0.1
-"""Shorter tools wait for the client or the gateway, not for a core."""
 _DEVIATIONS: Final = 4.0
+# Runnable processes per core.
 _HOST_IS_OVERLOADED: Final = 1.5
-"""Runnable processes per core."""
+# Sessions run tools for a part of the time. Too few starve the host; too many only share it.
 _PER_CORE: Final = 8.0
-"""Sessions run tools for a part of the time. Too few starve the host; too many only share it."""
 _MAX_HOSTS: Final = 1024
 _SILENT_S: Final = 30.0
 
@@ -74,21 +74,21 @@ class CpuPressure:
         self._ratio = DecayedMean(half_life=_USUALLY)
         self._ratio_squared = DecayedMean(half_life=_USUALLY)
         self._active_lately = DecayedMean(half_life=_LATELY)
+        # The ratio by active tools: each step is 1.5 times the one before.
         self._by_active = [DecayedMean(half_life=_USUALLY / 5) for _ in range(_STEPS)]
-        """The ratio by active tools: each step is 1.5 times the one before."""
         self._seen = 0
+        # The ratio by agent type: without and with overload.
         self._types: TenantLru[TenantId, AgentKey, tuple[DecayedMean, DecayedMean]] = TenantLru(_MAX_TOOLS)
-        """The ratio by agent type: without and with overload."""
         self._is_overloaded = False
+        # Learned at the next `read`; the newest if there are more.
         self._unread: deque[tuple[tuple[str, ...], float, int, AgentKey]] = deque(maxlen=_MAX_UNREAD)
-        """Learned at the next `read`; the newest if there are more."""
+        # Admitted sessions when tools became slow.
         self._began_with: dict[PoolId | None, int] = {}
-        """Admitted sessions when tools became slow."""
         self.active = 0
+        # At the last `read`.
         self.are_hosts_overloaded = False
-        """At the last `read`."""
+        # With the time of the report; the newest is last.
         self._hosts: OrderedDict[str, tuple[float, HostSignals]] = OrderedDict()
-        """With the time of the report; the newest is last."""
 
     def host_reported(self, host: str, signals: HostSignals, *, now: float) -> None:
         self._hosts[host] = (now, signals)

@@ -28,8 +28,8 @@ class Evictor:
         self._limits = limits
         self._cpu = cpu
         self._release = release
+        # A tenant holds far more than its share.
         self.is_one_above = False
-        """A tenant holds far more than its share."""
 
     def give_way(self, excess: Excess, *, now: float) -> None:
         members = self._places.in_places()

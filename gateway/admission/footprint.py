@@ -19,8 +19,8 @@ from gateway.workflow.aeg.graph import Graph
 from gateway.workflow.aeg.graphs import Graphs
 from gateway.workflow.aeg.lifetimes import HORIZONS
 
+# Tokens that a session is expected to hold, at each of `HORIZONS`.
 Demand = tuple[float, ...]
-"""Tokens that a session is expected to hold, at each of `HORIZONS`."""
 
 NOTHING: Final[Demand] = (0.0,) * len(HORIZONS)
 
@@ -37,10 +37,10 @@ class Residents:
     def __init__(self, graphs: Graphs) -> None:
         self._graphs = graphs
         self._sum = [0.0] * len(HORIZONS)
+        # Sessions of each.
         self.agents: dict[AgentKey, int] = {}
-        """Sessions of each."""
+        # Shared tokens by agent type; None after a change of types.
         self._shared_of_types: dict[int, float] | None = None
-        """Shared tokens by agent type; None after a change of types."""
         self._shared = 0.0
         self._shared_as_of = 0
 

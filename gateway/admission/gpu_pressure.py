@@ -27,15 +27,15 @@ from gateway.domain.engine import EngineSignals
 from gateway.domain.ids import ReplicaId
 
 LOST: Final = "state_lost"
+# Bounds of the share that is overload.
 _LOSSES: Final = (0.02, 0.25)
-"""Bounds of the share that is overload."""
+# Feedback times until evidence has faded; the latter while evidence is scarce.
 _LASTS, _LASTS_LONGER = 2.0, 10.0
-"""Feedback times until evidence has faded; the latter while evidence is scarce."""
+# Per turn.
 PREEMPTIONS_ARE_OVERLOAD: Final = 0.10
-"""Per turn."""
 _ENOUGH_TURNS: Final = 5.0
+# Engines cache whole blocks, and a client may rewrite the end of a conversation.
 _TOLERANCE_TOKENS: Final = 256
-"""Engines cache whole blocks, and a client may rewrite the end of a conversation."""
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,15 +22,15 @@ from gateway.domain.decision import WaitReason
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.records import Record
 
+# Reasons to wait that another session's place would remove.
 SCARCE: Final = (WaitReason.WINDOW_FULL, WaitReason.TOOLS_FULL, WaitReason.KV_FULL)
-"""Reasons to wait that another session's place would remove."""
+# With their next turns the admitted sessions would exceed the capacity.
 OVERFLOW: Final = "kv_overflow"
-"""With their next turns the admitted sessions would exceed the capacity."""
+# Overcommitment begins, or ends.
 HAVE_TIME, HAVE_NO_TIME = "engines_have_time", "engines_have_no_time"
-"""Overcommitment begins, or ends."""
 _UPDATE_S: Final = 1.0
+# Until an evicted session has left: its live turn, and the next. With 1, too many run with a full cache.
 _TURNS_AHEAD: Final = 2.0
-"""Until an evicted session has left: its live turn, and the next. With 1, too many run with a full cache."""
 
 
 class BlockingLimit(NamedTuple):
@@ -69,16 +69,16 @@ class Limits:
         if config.policy == "session-cap":
             self.window.sessions = float(config.session_cap)
         self.gpu = GpuPressure()
+        # From one turn to the next.
         self.cycle_s = DecayedMean(half_life=100)
-        """From one turn to the next."""
+        # Tokens per turn.
         self.grown = DecayedMean(half_life=100)
-        """Tokens per turn."""
         self.throughput = Throughput()
         self.update_due_s = -math.inf
+        # The last decrease: losses before it are no evidence.
         self.changed_s = -math.inf
-        """The last decrease: losses before it are no evidence."""
+        # This gateway's share of the pool (`partition.py`).
         self.part = 1.0
-        """This gateway's share of the pool (`partition.py`)."""
         self._up: tuple[ReplicaId, ...] = ()
         self.promises = Promises(config.fair_share.alpha)
         self.seen: WindowInputs | None = None

@@ -37,8 +37,8 @@ from gateway.domain.agent_key import AgentKey
 from gateway.domain.ids import SessionId, TenantId
 from gateway.workflow.aeg.graph import Graph
 
+# Tenants without places that are compared; those with places are bounded by the places.
 _LOOKED_AT: Final = 32
-"""Tenants without places that are compared; those with places are bounded by the places."""
 
 
 class PackingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -142,13 +142,13 @@ class SessionQueue:
             each: OrderedDict() for each in ServiceClass
         }
         self.entries: dict[SessionId, Entry] = {}
+        # A heap of the times at which entries age or become overdue.
         self._due: list[tuple[float, int, Entry]] = []
-        """A heap of the times at which entries age or become overdue."""
+        # The longest overdue is first. They stay in their tenants' queues.
         self.overdue: dict[SessionId, Entry] = {}
-        """The longest overdue is first. They stay in their tenants' queues."""
         self._number = 0
+        # The sum of expected KV tokens.
         self.peaks = 0.0
-        """The sum of expected KV tokens."""
 
     def __len__(self) -> int:
         return len(self.entries)

@@ -19,10 +19,10 @@ from gateway.admission.tenants.fair_share import FairShare
 from gateway.domain.ids import NOBODYS, TenantId
 from gateway.domain.shares import PoolShare
 
+# No gateway has nothing: its next session has to arrive before it counts.
 LEAST: Final = 0.01
-"""No gateway has nothing: its next session has to arrive before it counts."""
+# Tenants in a report, those with the most demand; the rest counts as one.
 MAX_NAMED: Final = 256
-"""Tenants in a report, those with the most demand; the rest counts as one."""
 
 
 def share_of(fair: FairShare, *, demand_tokens: float, waiting: int) -> PoolShare:

@@ -33,8 +33,8 @@ NO_REPLICA: Final = Refusal(
     message="No healthy backend can serve this request at the moment.",
     retry_after_s=2,
 )
+# The earliest retry after a full queue.
 _BUSY_S: Final = 5.0
-"""The earliest retry after a full queue."""
 
 
 class SessionAdmission:
@@ -50,8 +50,8 @@ class SessionAdmission:
         self._config = config
         self._graphs = graphs if graphs is not None else Graphs(AegConfig())
         self._quotas = Quotas({})
+        # Shared with all pools.
         self._weights: dict[TenantId, float] = {}
-        """Shared with all pools."""
         self._cpu = CpuPressure()
         self._max_running = config.max_running_per_replica
         self.pools: dict[PoolId, PoolAdmission] = {}

@@ -36,8 +36,8 @@ from gateway.workflow.aeg.graph import Pause, Silence
 from gateway.workflow.aeg.graphs import Graphs
 
 _LOOKED_AT: Final = 256
+# Smaller changes of a chance are not counted: each costs some µs.
 _NOTICED: Final = 0.02
-"""Smaller changes of a chance are not counted: each costs some µs."""
 
 
 class PausesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -137,22 +137,22 @@ class Places:
         self._config = config
         self._hold = hold
         self._cpu = cpu
+        # Every known session that has not ended.
         self.members: dict[SessionId, Member] = {}
-        """Every known session that has not ended."""
         self.residents = Residents(graphs)
         self.count = 0
         self.above = 0
         self.by_tenant: dict[TenantId, dict[SessionId, Member]] = {}
         self.live = 0
         self.no_live_turn_since_s: float | None = float("-inf")
+        # Sessions with running tools, admitted or not.
         self.with_tools: dict[AgentKey, int] = {}
-        """Sessions with running tools, admitted or not."""
+        # Of admitted sessions, as reported; shared prefixes count for each.
         self.tokens = 0.0
-        """Of admitted sessions, as reported; shared prefixes count for each."""
+        # Admitted, without a live turn.
         self._silent: OrderedDict[SessionId, Member] = OrderedDict()
-        """Admitted, without a live turn."""
+        # With changes that `residents` does not have yet.
         self._dirty: dict[SessionId, Member] = {}
-        """With changes that `residents` does not have yet."""
 
     def in_places(self) -> list[Member]:
         return [each for of_tenant in self.by_tenant.values() for each in of_tenant.values()]

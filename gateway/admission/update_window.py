@@ -31,12 +31,12 @@ from gateway.domain.decision import WaitReason
 
 HEALTHY: Final = 0.5
 OVERLOADED: Final = 1.0
+# Without a stated capacity the budget grows only while so much of it is held.
 _IN_USE: Final = 0.9
-"""Without a stated capacity the budget grows only while so much of it is held."""
+# Smaller changes of the capacity are ignored: a host tier's part moves with the feedback time.
 _CAPACITY_CHANGED: Final = 0.05
-"""Smaller changes of the capacity are ignored: a host tier's part moves with the feedback time."""
+# Share of a stated capacity that the budget never falls below.
 _LEAST_OF_STATED: Final = 0.6
-"""Share of a stated capacity that the budget never falls below."""
 
 
 class WindowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,10 +83,10 @@ class WindowChange(NamedTuple):
 class Window:
     def __init__(self, config: WindowConfig) -> None:
         self._config = config
+        # 1 at least.
         self.sessions = self.with_tools = self.cpu_limit = math.inf
-        """1 at least."""
+        # Tokens.
         self.budget = math.inf
-        """Tokens."""
         self._capacity: float | None = None
         self.overloaded_since_s: float | None = None
         self._healthy_since_s: float | None = None

@@ -44,13 +44,13 @@ class Waiting(msgspec.Struct, kw_only=True, eq=False):
 
 class WaitingRoom:
     def __init__(self) -> None:
+        # Read only.
         self.turns: dict[RequestId, Waiting] = {}
-        """Read only."""
+        # Turns with a known body. Read only.
         self.by_body: dict[Body, dict[RequestId, None]] = {}
-        """Turns with a known body. Read only."""
         self._lanes: dict[Lane, OrderedDict[RequestId, Waiting]] = {}
+        # A heap. Turns that left may stay, but never at its head.
         self._by_deadline: list[tuple[float, int, Waiting]] = []
-        """A heap. Turns that left may stay, but never at its head."""
         self._entries = 0
         self.body_bytes = 0
 

@@ -18,10 +18,10 @@ from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Usage
 from gateway.domain.spending import ALL_AGENTS, NOTHING, OTHER_AGENTS, Account, Amounts, Reserved, Spent
 
+# Of agent types, per tenant and period; further types share one.
 MAX_ACCOUNTS: Final = 64
-"""Of agent types, per tenant and period; further types share one."""
+# Of a session, with counted repeats; the oldest goes first.
 _MAX_THREADS: Final = 32
-"""Of a session, with counted repeats; the oldest goes first."""
 _ANY_MODEL: Final = "*"
 _MILLION: Final = 1e6
 _DAY_S: Final = 86_400.0
@@ -29,8 +29,8 @@ _DAY_S: Final = 86_400.0
 Action = Literal["warn", "deprioritize", "refuse"]
 _SEVERITY: Final = {"warn": 0, "deprioritize": 1, "refuse": 2}
 _RECORDED: Final = Meta(extra={"recorded": True})
+# In a recording an agent type has another name.
 _KEYED: Final = Meta(extra={"recorded": False})
-"""In a recording an agent type has another name."""
 _Count = Annotated[int, Meta(ge=1)]
 _Price = Annotated[float, Meta(ge=0)]
 
@@ -179,17 +179,17 @@ class Budgets:
         """`publishes`: to other gateways."""
         self.apply_config(bounds, prices)
         self._publishes = publishes
+        # Differences, for the other gateways.
         self.spent: list[Spent] = []
-        """Differences, for the other gateways."""
         self.sessions: dict[SessionId, _Tally] = {}
+        # Of the present periods.
         self.ledger: dict[Account, Amounts] = {}
-        """Of the present periods."""
         self._agents: dict[tuple[TenantId, str], set[int]] = {}
         self.turns: dict[RequestId, _Turn] = {}
         self._usual = UsualTurns()
         self._day = -1.0
+        # The present day and month.
         self._periods: dict[str | None, str] = {}
-        """The present day and month."""
 
     def apply_config(self, bounds: Sequence[BoundConfig], prices: Sequence[PriceConfig]) -> None:
         self._of_sessions = [each for each in bounds if each.scope == "session"]

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
+# Steps. Stuck agents repeat one call, or edit, test and undo.
 MAX_CYCLE: Final = 3
-"""Steps. Stuck agents repeat one call, or edit, test and undo."""
 
 
 class Cycles(msgspec.Struct):

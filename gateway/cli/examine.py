@@ -29,8 +29,8 @@ _BUCKET: Final = (
     r'^vllm:request_prefill_kv_computed_tokens_bucket\{.{0,400}\ble="(\d+\.0|\+Inf)".{0,400}\} (\d+)'
 )
 _COMPUTED: Final = re.compile(_BUCKET, re.MULTILINE)
+# Longer than a KV block of any usual size.
 _PROMPT: Final = "Turnpike asks whether this prompt is cached. " * 40
-"""Longer than a KV block of any usual size."""
 
 
 class CacheProbe(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,13 +7,13 @@ from typing import Any, Final
 from gateway.cli.findings import NO_CACHED, Finding
 from gateway.domain.decision import PROMPT_CHANGES
 
+# Of turns: what happens less often is no habit.
 _MIN_SHARE: Final = 0.2
-"""Of turns: what happens less often is no habit."""
 _MIN_TURNS: Final = 4
 _MIN_LEFT: Final = 3
 _SAME_S: Final = 1.0
+# Who leaves sooner has no time-out, but changed its mind.
 _FROM_S: Final = 5.0
-"""Who leaves sooner has no time-out, but changed its mind."""
 
 
 def client_findings(snapshot: Mapping[str, Any], *, max_wait_s: float) -> list[Finding]:

@@ -9,8 +9,8 @@ from gateway.cli.sessions import add_control_options, call_control
 from gateway.config.load import ConfigError
 from gateway.domain.printable import printable
 
+# All settings, profiles and keys are read.
 _PATIENCE_S: Final = 120.0
-"""All settings, profiles and keys are read."""
 
 
 def add_settings_commands(commands: Any) -> None:

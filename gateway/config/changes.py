@@ -14,6 +14,7 @@ from gateway.config.addresses import HOST
 from gateway.config.privacy import fields_of, holds_private_text
 from gateway.config.upstream import PoolConfig
 
+# With all that is below them.
 LIVE: Final = (
     "bounds",
     "models",
@@ -34,7 +35,7 @@ LIVE: Final = (
     "server.tls_key",
     "upstream",
 )
-"""With all that is below them."""
+# Of what is below them, these are not.
 _NOT_LIVE: Final = (
     "pools.discovery",
     "pools.transfer",
@@ -44,16 +45,15 @@ _NOT_LIVE: Final = (
     "upstream.tls_key",
     "upstream.tls_server_name",
 )
-"""Of what is below them, these are not."""
+# Live, but for the change from none to some, or back: it changes what every request goes through.
 _NEVER_NONE: Final = ("tenants", "server.tls_certificate", "server.tls_key")
-"""Live, but for the change from none to some, or back: it changes what every request goes through."""
 _HIDDEN: Final = "(not shown)"
 _ADDRESSES: Final = frozenset("url peer_url endpoint api replay dns listen control peer_listen".split())
 _ADDRESS: Final = re.compile(rf"[a-z][a-z+]*://{HOST}(?::\d{{1,5}})?(?=[/?#]|\Z)|{HOST}:\d{{1,5}}\Z")
+# What is in them counts from a reload on.
 _FILES: Final = re.compile(r"(server|pools|jwt)\b.*\.(tls_certificate|tls_key|api_key_file|jwks|profile)\Z")
-"""What is in them counts from a reload on."""
+# The value of a section.
 _THERE: Final = "there"
-"""The value of a section."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):

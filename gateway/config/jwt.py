@@ -7,8 +7,8 @@ from msgspec import Meta
 
 from gateway.config.privacy import PRIVATE
 
+# A URL that nobody on the way can change, or a path.
 _JWKS = r"^(https://|http://(127\.0\.0\.1|localhost|\[::1\])[:/]|[^:]*$)"
-"""A URL that nobody on the way can change, or a path."""
 
 
 class JwtConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

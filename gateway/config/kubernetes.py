@@ -7,8 +7,8 @@ from msgspec import Meta
 
 from gateway.config.privacy import PRIVATE
 
+# Where Kubernetes puts a pod's service account.
 _ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""Where Kubernetes puts a pod's service account."""
 _Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z"), PRIVATE]
 _PortName = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z"), PRIVATE]
 

@@ -32,6 +32,7 @@ class ConfigError(Exception):
 
 
 _NAME: Final = "a name of lower-case letters, digits, `.`, `_` and `-`"
+# Of texts, by how their keys end.
 _FORMS: Final = {
     "shared.url": "redis://[USER][:PASSWORD@]HOST:PORT/DB, or rediss://, redis+cluster://, rediss+cluster://",
     "shared.peer_url": "http://HOST:PORT, or https://HOST:PORT",
@@ -54,7 +55,6 @@ _FORMS: Final = {
     **dict.fromkeys(("listen", "control", "peer_listen"), "HOST:PORT"),
     **dict.fromkeys(("name", "namespace", "service", "port", "control_hosts"), _NAME),
 }
-"""Of texts, by how their keys end."""
 
 
 def load_config(
@@ -71,8 +71,8 @@ def load_config(
         path, tree = "the file", _parse_toml(text, "the file")
     else:
         tree = _read_toml(path) if path is not None else {}
+    # Where a value comes from, if not from the file.
     origins: dict[str, str] = {}
-    """Where a value comes from, if not from the file."""
     for key, variable in _from_environment(environ).items():
         origins[key] = f"environment variable {variable}"
         _set(tree, key, _as_toml(environ[variable]), source=origins[key])
@@ -263,6 +263,7 @@ def _explain(message: str, tree: Mapping[str, Any]) -> str:
     return f"{key}: {what}" if key else what
 
 
+# Settings by their names up to 0.1, so that an older file is answered with the new name.
 _RENAMED: Final = {
     "server.lame_duck_s": "shutdown_delay_s",
     "server.receipts": "debug_headers",
@@ -286,7 +287,6 @@ _RENAMED: Final = {
     "disaggregation.must_gain": "max_time_ratio",
     "prefill_ahead.most": "max_concurrent",
 }
-"""Settings by their names up to 0.1, so that an older file is answered with the new name."""
 _INDEX: Final = re.compile(r"\[[^]]*\]")
 _TYPE: Final = re.compile(r"`(\w+)(?: \| null)?`")
 _TYPES: Final = {

@@ -10,10 +10,10 @@ from typing import Final
 import msgspec
 from msgspec import Meta, inspect
 
+# A name that the brain goes by: it appears in records anyway.
 RECORDED: Final = Meta(extra={"recorded": True})
-"""A name that the brain goes by: it appears in records anyway."""
+# A secret, where one is kept, an address, or a path of this machine.
 PRIVATE: Final = Meta(extra={"recorded": False})
-"""A secret, where one is kept, an address, or a path of this machine."""
 
 
 @cache

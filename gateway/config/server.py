@@ -14,12 +14,12 @@ from gateway.config.tenants import KeyHash
 Listen = Annotated[str, Meta(pattern=r"^(\[[0-9a-fA-F:.]+\]|[^:\s]+):\d{1,5}\Z"), PRIVATE]
 
 
+# In lower case, without a port.
 HostName = Annotated[str, Meta(pattern=r"^[a-z0-9_]([a-z0-9_.-]{0,252})\Z"), PRIVATE]
-"""In lower case, without a port."""
 
 
+# Such as `10.0.0.0/8`.
 Network = Annotated[str, Meta(max_length=64), PRIVATE]
-"""Such as `10.0.0.0/8`."""
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,13 +9,13 @@ from msgspec import Meta
 from gateway.admission.tenants.quotas import Quota
 from gateway.config.privacy import PRIVATE, RECORDED
 
+# What `turnpike hash-key` prints.
 KeyHash = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z"), PRIVATE]
-"""What `turnpike hash-key` prints."""
 
+# `engine-control`: may call the engine's own control paths (sleep, reset caches, load adapters, …).
+# `scheduling`: what it says of its sessions' class, deadline and future counts.
+# `kv-transfer`: may tell engines where KV caches are, and so which hosts to connect to.
 Trust = Literal["engine-control", "scheduling", "kv-transfer"]
-"""`engine-control`: may call the engine's own control paths (sleep, reset caches, load adapters, …).
-`scheduling`: what it says of its sessions' class, deadline and future counts.
-`kv-transfer`: may tell engines where KV caches are, and so which hosts to connect to."""
 
 
 class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -124,5 +124,5 @@ class Publish(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 Action = Dispatch | Refuse | RemotePrefill | SendHint | Prefill | StopPrefill | Cancel | Spend | Publish
+# A record is to be appended to the information stream.
 Command = Action | Record
-"""A record is to be appended to the information stream."""

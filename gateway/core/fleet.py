@@ -17,8 +17,8 @@ from gateway.fleet.adapters import AdapterSlots
 from gateway.fleet.breaker_states import BreakerState, HealthConfig
 from gateway.fleet.circuit_breakers import FleetHealth
 
+# Prompts that a replica computes for others at once, as far as one goes that comes back.
 _USUAL_LEGS: Final = 1.0
-"""Prompts that a replica computes for others at once, as far as one goes that comes back."""
 
 
 class PoolFacts(msgspec.Struct, frozen=True):
@@ -63,11 +63,11 @@ class Fleet:
         self.health = health or FleetHealth(HealthConfig())
         self._replicas: dict[ReplicaId, ReplicaState] = {}
         self._served_by_some: dict[PoolId, frozenset[str]] = {}
+        # An operator drained them before they were known: members that have not come up.
         self._to_be_drained: set[ReplicaId] = set()
-        """An operator drained them before they were known: members that have not come up."""
         self.adapters = AdapterSlots()
+        # Lately; whoever tells others of them clears it.
         self.forgotten: list[ReplicaId] = []
-        """Lately; whoever tells others of them clears it."""
 
     def set_pools(
         self,

@@ -32,19 +32,19 @@ from gateway.domain.tenant_lru import TenantLru
 
 LESSONS_PER_S: Final = 20.0
 LESSONS_PER_S_IN_ALL: Final = 50.0
+# Lessons that may be taken at once, after a pause.
 ALLOWANCE: Final = 20.0
-"""Lessons that may be taken at once, after a pause."""
+# First tokens of a replica, before one that is late says something about the replica.
 EXPERIENCE: Final = 40
-"""First tokens of a replica, before one that is late says something about the replica."""
+# Turns of which it is known how long they were, for those that continue them; or up to twice as many.
 REMEMBERED: Final = 32_768
-"""Turns of which it is known how long they were, for those that continue them; or up to twice as many."""
 _MODELS: Final = 4096
+# No engine is done sooner.
 _LEAST_ALONE_S: Final = 1e-4
-"""No engine is done sooner."""
+# Forms bring sound: an engine makes some 50 tokens of a second, which has 3 kB or more.
 _FORM_FACTOR: Final = 16
-"""Forms bring sound: an engine makes some 50 tokens of a second, which has 3 kB or more."""
+# Its prompt begins with its parent's.
 _GOES_ON: Final = frozenset((Edge.CONTINUES, Edge.FORKS, Edge.REWINDS, Edge.RETRIES))
-"""Its prompt begins with its parent's."""
 
 
 class _Left(Counted, frozen=True):
@@ -58,8 +58,8 @@ class _Replica:
         self.estimator = Estimator(profile, peers)
         self.in_flight = InFlight()
         self.lessons = Allowance(per_s=LESSONS_PER_S, burst=ALLOWANCE)
+        # Once enough was seen of it, that stays so.
         self.is_known = profile is not None
-        """Once enough was seen of it, that stays so."""
 
 
 class Forecasts:
@@ -69,13 +69,13 @@ class Forecasts:
         self._replicas: dict[ReplicaId, _Replica] = {}
         self._pools: dict[ReplicaId, PoolId] = {}
         self._peers: dict[PoolId | None, Peers] = {}
+        # A client chooses how many bytes its tokens have, so it teaches this of its own tenant only.
         self._models: TenantLru[TenantId, str | None, TokensPerByte] = TenantLru(_MODELS)
-        """A client chooses how many bytes its tokens have, so it teaches this of its own tenant only."""
         self._left: dict[RequestId | ThreadId | None, _Left] = {}
+        # By turn, and the last one by conversation: the older half of what is remembered, or more.
         self._left_before: dict[RequestId | ThreadId | None, _Left] = {}
-        """By turn, and the last one by conversation: the older half of what is remembered, or more."""
+        # Live turns to learn from.
         self._lessons: dict[RequestId, Prediction] = {}
-        """Live turns to learn from."""
 
     def believe(self, profiles: Mapping[ReplicaId, Profile]) -> None:
         self._profiles = dict(profiles)

@@ -21,11 +21,11 @@ from gateway.domain.model_choice import Choice, Fallback, Target
 from gateway.routing.models import NamedModel
 from gateway.workflow.turns import Session
 
+# Refusals that another model spares; those of a tenant's share or quota are meant for the tenant.
 _FALLS_BACK: Final = {
     RefusalReason.NO_REPLICA: Fallback.OUTAGE,
     RefusalReason.QUEUE_FULL: Fallback.OVERLOAD,
 }
-"""Refusals that another model spares; those of a tenant's share or quota are meant for the tenant."""
 
 
 class Admit(Protocol):

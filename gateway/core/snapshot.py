@@ -24,8 +24,8 @@ MAX_HOLDINGS: Final = 64
 NO_SIGNALS: Final = EngineSignals()
 NO_PLUGIN: Final = PluginReport()
 _FINISHED_S: Final = 60.0
+# Of agents that have gone while a tool ran nothing else is seen.
 _LONG_TOOL_S: Final = 600.0
-"""Of agents that have gone while a tool ran nothing else is seen."""
 
 
 class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):

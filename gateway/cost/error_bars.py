@@ -20,8 +20,8 @@ class ErrorBars:
         """`untried`: the prior factor to either side."""
         self._recent: deque[float] = deque()
         self._sorted: list[float] = []
+        # The least and the greatest factor.
         self.bars = 1 / untried, untried
-        """The least and the greatest factor."""
 
     def observe(self, ratio: float) -> None:
         self._recent.append(ratio)

@@ -26,6 +26,7 @@ from gateway.cost.fit import DecayingFit
 from gateway.cost.formula import LEAST_S, READING_S, Formula, context_product, weight_bytes_read
 from gateway.cost.profile import Hardware, Model, Profile
 
+# Of an unknown server without known peers.
 UNKNOWN: Final = Profile(
     hardware=Hardware(
         name="unknown",
@@ -44,24 +45,23 @@ UNKNOWN: Final = Profile(
         source="a guess, until observed",
     ),
 )
-"""Of an unknown server without known peers."""
 
 _FIRST_TOKEN_BELIEF: Final = (1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
 _DECODE_BELIEF: Final = (1.0, 1.0, 1.0, 1.0, 0.0)
 _UNDISTURBED_BELIEF: Final = (1.0, 1.0, 1.0, 1.0, 1.0)
 _TRIED: Final = 4.0
+# Prior error bars to either side: with a profile, and without.
 _GUESSED: Final = 30.0
-"""Prior error bars to either side: with a profile, and without."""
+# No engine is so quick: a server without CPU time for its writes delivers whole answers at once.
 _LEAST_TOKEN_S: Final = 2e-4
-"""No engine is so quick: a server without CPU time for its writes delivers whole answers at once."""
+# Rows that decode beside the one in question; from 4 to 64 its cost is nearly the same.
 _AMONG: Final = 16
-"""Rows that decode beside the one in question; from 4 to 64 its cost is nearly the same."""
+# A prior.
 OUTPUT_TOKENS: Final = 200.0
-"""A prior."""
+# To compare replicas: new, cached and output tokens.
 _USUAL_TURN: Final = (2_000.0, 20_000.0, OUTPUT_TOKENS)
-"""To compare replicas: new, cached and output tokens."""
+# Turns in the mean of usual output.
 _OUTPUTS: Final = 50
-"""Turns in the mean of usual output."""
 
 
 class TurnWork(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -134,17 +134,17 @@ class Estimator:
         trust, untried = (0.5, _TRIED) if profile is not None else (0.0, _GUESSED)
         self._first_token = DecayingFit(_FIRST_TOKEN_BELIEF, trust=trust)
         self._per_token = DecayingFit(_DECODE_BELIEF, trust=trust)
+        # Of a token, without prefills meanwhile: known only at the end.
         self._undisturbed = DecayingFit(_UNDISTURBED_BELIEF, trust=trust)
-        """Of a token, without prefills meanwhile: known only at the end."""
         self._first_token_errors = ErrorBars(untried)
+        # By whether the output's length was known.
         self._completion_errors = {True: ErrorBars(untried), False: ErrorBars(untried)}
-        """By whether the output's length was known."""
         self._log_output = math.log(OUTPUT_TOKENS)
         self._outputs = 0
+        # As of the formula.
         self.usual_output = OUTPUT_TOKENS
-        """As of the formula."""
+        # None after an observation, until it and the values around it are recomputed.
         self._formula: Formula | None = None
-        """None after an observation, until it and the values around it are recomputed."""
         self._token_alone = (0.0, 0.0, 0.0, 0.0)
         self.is_unseen = profile is None
         self._peers = peers

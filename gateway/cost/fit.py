@@ -13,18 +13,18 @@ from collections.abc import Sequence
 from operator import mul
 from typing import Final
 
+# Observations until an old one counts 1/e.
 MEMORY: Final = 100
-"""Observations until an old one counts 1/e."""
+# Weight of the belief, as a share of the memory.
 BELIEF: Final = 0.02
-"""Weight of the belief, as a share of the memory."""
+# Clip of errors, in usual errors (Huber).
 UNUSUAL: Final = 1.5
-"""Clip of errors, in usual errors (Huber)."""
+# CUSUM limit: errors to one side, each less one usual error and at most two.
 CHANGED: Final = 8.0
-"""CUSUM limit: errors to one side, each less one usual error and at most two."""
+# Share of the memory kept after a change.
 KEPT: Final = 0.02
-"""Share of the memory kept after a change."""
+# Observations without clipping.
 SETTLING: Final = 10
-"""Observations without clipping."""
 _SWEEPS: Final = 3
 _TINY: Final = 1e-12
 
@@ -35,14 +35,14 @@ class DecayingFit:
         self._belief = tuple(belief)
         self._trust = trust
         size = len(self._belief)
+        # Σ w x xᵀ, of features relative to the prediction.
         self._products = [[0.0] * size for _ in range(size)]
-        """Σ w x xᵀ, of features relative to the prediction."""
+        # Σ w x y, likewise.
         self._targets = [0.0] * size
-        """Σ w x y, likewise."""
         self._usual_error = 0.0
         self._settling = SETTLING
+        # CUSUM, to either side.
         self._late = self._early = 0.0
-        """CUSUM, to either side."""
         self._last_scale = 1.0
         self.coefficients = list(self._belief)
         self.observations = 0

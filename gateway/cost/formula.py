@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from gateway.cost.estimator import Load
 
 LEAST_S: Final = 1e-6
+# Per prompt token, cached or not: parsing, template, tokenizer, hashes of blocks.
 READING_S: Final = 1e-6
-"""Per prompt token, cached or not: parsing, template, tokenizer, hashes of blocks."""
 _ROWS: Final = 256
 
 
@@ -66,8 +66,8 @@ class Formula:
         untouched = 1 - model.experts_per_token / model.experts if model.experts else 0.0
         self._log_untouched = math.log(untouched) if untouched > 0 else -math.inf
         self._profile = profile
+        # Bytes that a step reads, by decoding rows.
         self._row_weights: list[float] = []
-        """Bytes that a step reads, by decoding rows."""
 
     def alone_s(self, new: float, cached: float) -> float:
         if new < 1.0:

@@ -29,8 +29,8 @@ class InFlight:
         self._last_first_token_s = float("-inf")
         self._queued_tokens = self._queued_products = self._queued_context = 0.0
         self._decoding_context = 0.0
+        # Sum of finished prefills, each alone.
         self._computed_s = 0.0
-        """Sum of finished prefills, each alone."""
 
     def __len__(self) -> int:
         return len(self._prefilling) + len(self._decoding)

@@ -16,15 +16,15 @@ from gateway.domain.ids import TenantId
 from gateway.domain.request import Usage
 from gateway.domain.tenant_lru import TenantLru
 
+# Four bytes a token: English and code, in JSON.
 _FIRST_GUESS: Final = 0.25
-"""Four bytes a token: English and code, in JSON."""
+# Observations in the mean of the ratio.
 SLOWEST: Final = 50
-"""Observations in the mean of the ratio."""
 _LARGEST_SURPRISE: Final = 1.0
+# p90 ÷ mean of the absolute value, if errors are normal (1.6449 ÷ √(2/π)).
 _USUAL_TO_P90: Final = 2.06
-"""p90 ÷ mean of the absolute value, if errors are normal (1.6449 ÷ √(2/π))."""
+# Turns in the mean of a tenant's output.
 _OUTPUT_OVER: Final = 50
-"""Turns in the mean of a tenant's output."""
 _TENANTS: Final = 4096
 
 
@@ -51,8 +51,8 @@ class TokensPerByte:
     def __init__(self) -> None:
         self._log_ratio = math.log(_FIRST_GUESS)
         self.ratio = _FIRST_GUESS
+        # Mean absolute error of the logarithm.
         self._error = math.log(2)
-        """Mean absolute error of the logarithm."""
         self._factor = math.exp(_USUAL_TO_P90 * self._error)
         self._observations = 0
 

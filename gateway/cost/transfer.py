@@ -13,8 +13,8 @@ Invariants: memory is constant; times are never negative.
 import math
 from typing import Final
 
+# Decay of the sums at each observation.
 _FORGETS: Final = 0.9
-"""Decay of the sums at each observation."""
 _BELIEVED_TOKENS: Final = 4_000.0
 _HALF_LIFE_S: Final = 300.0
 

@@ -99,10 +99,10 @@ class Explainer:
         self._window: WindowUpdated | None = None
         self._is_decided = False
         self._waited: rec.TurnWaited | None = None
+        # What kept the turn's session out when the turn began to wait.
         self._held_by: SessionHeld | None = None
-        """What kept the turn's session out when the turn began to wait."""
+        # Each replica's last before the turn was decided.
         self._changes: dict[ReplicaId, rec.ReplicaChanged] = {}
-        """Each replica's last before the turn was decided."""
 
     def read(self, newest_first: Iterable[rec.Record]) -> None:
         for record in newest_first:

@@ -14,8 +14,8 @@ from gateway.workflow.aeg.graphs import Graphs, Tier
 
 _MAX_TYPES: Final = 12
 _MAX_EDGES: Final = 120
+# Edges below this probability are left out.
 _LEAST: Final = 0.02
-"""Edges below this probability are left out."""
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,6 +35,7 @@ PLACEMENTS: Final = {
     "affinity_replica_down": "its home could not run it",
     "cheaper": "elsewhere it would not have been done so much sooner that it is worth the price",
 }
+# Why the window was moved.
 MOVES: Final = {
     "capacity": "engines reported how much fits",
     "healthy": "no overload, little lost",
@@ -49,7 +50,7 @@ MOVES: Final = {
     "others_late": "turns of tenants within their share are late, so nobody may hold far more than its own",
     "others_in_time": "turns of tenants within their share are in time again",
 }
-"""Why the window was moved."""
+# How a turn follows another one.
 EDGES: Final = {
     "opens": "opens a conversation",
     "continues": "continues the conversation",
@@ -60,7 +61,7 @@ EDGES: Final = {
     "serves": "a side request, such as a title",
     "spawned": "a sub-agent, started by a tool call",
 }
-"""How a turn follows another one."""
+# How it is known to which session a turn belongs.
 SOURCES: Final = {
     "turnpike-header": "its client stated the session",
     "client-id": "an id of the client's own",
@@ -72,8 +73,8 @@ SOURCES: Final = {
     "connection": "its body could not be read, so it is its connection's",
     "new": "first turn of a new session",
 }
-"""How it is known to which session a turn belongs."""
 _WITHOUT_LIMIT: Final = ("concurrency_full", "no_replica", "home_lost")
+# What `SessionHeld.with_it` and `limit` count, by the reason.
 _COUNTS: Final = {
     "window_full": "active sessions",
     "tools_full": "active sessions that bring work for tools",
@@ -81,7 +82,6 @@ _COUNTS: Final = {
     "tenant_sessions": "active sessions of its tenant",
     "others_late": "sessions that its tenant is charged for, now and lately",
 }
-"""What `SessionHeld.with_it` and `limit` count, by the reason."""
 BEHIND: Final = (
     "Its engine runs it as background work: its client wants that, or its session is beyond a bound."
 )
@@ -122,8 +122,8 @@ def script() -> str:
     return "".join(f"export const {name} = {json.dumps(table)};\n" for name, table in tables)
 
 
+# Turns, or sessions, before a share of them is shown.
 MIN_JUDGED: Final = 20
-"""Turns, or sessions, before a share of them is shown."""
 
 
 def why_waited(waits: Sequence[rec.TurnWaited], waited_ms: float | None, window: WindowUpdated | None) -> str:

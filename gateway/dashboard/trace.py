@@ -98,6 +98,7 @@ def _phases(
             since_s, phase = at_s, next_phase
 
 
+# The phase that begins with a record; none behind the end of an attempt.
 _AFTER: Final = {
     "gpu_submit": "prefill",
     "gpu_1st_token": "decode",
@@ -106,7 +107,6 @@ _AFTER: Final = {
     "turn_left": "",
     "turn_arrive": "queue",
 }
-"""The phase that begins with a record; none behind the end of an attempt."""
 _UNSTREAMED: Final = {
     **{kind: phase for kind, phase in _AFTER.items() if kind != "gpu_1st_token"},
     "gpu_submit": "generating (not streamed)",

@@ -26,8 +26,8 @@ _SESSIONS_AT_ONCE: Final = 50
 _RECORDS_AT_ONCE: Final = 1000
 _LEAST_AGE_S: Final = 0.5
 _LATELY_S: Final = 10.0
+# A snapshot serves for so many times what it took to make.
 _SHARE: Final = 50
-"""A snapshot serves for so many times what it took to make."""
 _NO_RING: Final = Ring(0, 0)
 
 
@@ -58,14 +58,14 @@ class Views:
         self._fresh_until_s = float("-inf")
         self._viewed_s = float("-inf")
         self._outcome, self._prices = outcome, prices
+        # Where agents connect, as a URL; None before they can.
         self.listens_at: str | None = None
-        """Where agents connect, as a URL; None before they can."""
         self.is_store_up: Callable[[], bool | None] = lambda: None
         self.failing: Callable[[], list[str]] = list
+        # Whoever knows them puts them here.
         self.first_words: Mapping[SessionId, str] = {}
-        """Whoever knows them puts them here."""
+        # Whoever learns graphs puts itself here.
         self.graphs: Callable[[], list[Any]] = list
-        """Whoever learns graphs puts itself here."""
 
     @property
     def is_looked_at(self) -> bool:

@@ -9,8 +9,8 @@ class Allowance:
 
     def __init__(self, *, per_s: float, burst: float) -> None:
         self.per_s = per_s
+        # May be below 0.
         self.left = self._burst = burst
-        """May be below 0."""
         self._refilled_s: float | None = None
 
     def refill(self, *, now: float) -> None:

@@ -10,8 +10,8 @@ class DecayedMean:
     def __init__(self, *, half_life: float) -> None:
         self._keep = 0.5 ** (1.0 / half_life)
         self.sum = 0.0
+        # In observations; approaches 1.44 × `half_life`.
         self.weight = 0.0
-        """In observations; approaches 1.44 × `half_life`."""
 
     def add(self, value: float) -> None:
         self.weight = self.weight * self._keep + 1.0

@@ -135,13 +135,13 @@ class SessionSource(Word):
     """No turn."""
 
 
+# For a person.
 PROMPT_CHANGES: Final = {
     "system": "the system prompt changes at about character {at}",
     "tools": "tool {at}, from 0, changes",
     "tool_order": "the tools come in another order",
     "message": "the first message changes",
 }
-"""For a person."""
 
 
 class Edge(Word):

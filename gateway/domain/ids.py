@@ -3,30 +3,30 @@
 import re
 from typing import Final, NewType
 
+# Of the authenticated key, else the anonymous one.
 TenantId = NewType("TenantId", str)
-"""Of the authenticated key, else the anonymous one."""
 
 _ANONYMOUS: Final = re.compile("anonymous-[0-9a-f]{12}")
+# The owner of what all tenants share.
 NOBODYS: Final = TenantId("")
-"""The owner of what all tenants share."""
 
+# One agent run (`s-…`). Unique within a gateway process group.
 SessionId = NewType("SessionId", str)
-"""One agent run (`s-…`). Unique within a gateway process group."""
 
+# One conversation of a session (`s-….1`): a main agent, a sub-agent, a task.
 ThreadId = NewType("ThreadId", str)
-"""One conversation of a session (`s-….1`): a main agent, a sub-agent, a task."""
 
+# One proxied HTTP request (`r-…`). A generating request is a *turn* of its session.
 RequestId = NewType("RequestId", str)
-"""One proxied HTTP request (`r-…`). A generating request is a *turn* of its session."""
 
+# Replicas that serve the same models.
 PoolId = NewType("PoolId", str)
-"""Replicas that serve the same models."""
 
+# One engine process. Only the I/O shell has its URL.
 ReplicaId = NewType("ReplicaId", str)
-"""One engine process. Only the I/O shell has its URL."""
 
+# Tenant, hash (0: unknown) and model.
 Body = tuple[TenantId, int, str]
-"""Tenant, hash (0: unknown) and model."""
 
 MAX_ID_CHARS = 256
 

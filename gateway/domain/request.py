@@ -220,8 +220,8 @@ class Utterance:
     __slots__ = ("chars", "text")
 
     def __init__(self, *, text: int = 0, chars: int = 0) -> None:
+        # Hash of its text; 0 if it has none.
         self.text = text
-        """Hash of its text; 0 if it has none."""
         self.chars = chars
 
     @property

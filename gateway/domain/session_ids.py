@@ -12,8 +12,8 @@ from typing import Final
 
 from gateway.domain.ids import SessionId
 
+# 80 bits: no guess hits one of a million sessions, and no two processes mint the same. Fills 16 letters.
 _ID_BYTES: Final = 10
-"""80 bits: no guess hits one of a million sessions, and no two processes mint the same. Fills 16 letters."""
 
 
 def keyed_ids(key: bytes) -> Iterator[SessionId]:

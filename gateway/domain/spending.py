@@ -37,8 +37,8 @@ class Account(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 ALL_AGENTS: Final = 0
+# Types beyond the tenant's number of accounts.
 OTHER_AGENTS: Final = 1
-"""Types beyond the tenant's number of accounts."""
 
 
 class Reserved(msgspec.Struct, frozen=True, array_like=True, gc=False):

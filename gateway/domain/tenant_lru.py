@@ -16,8 +16,8 @@ T = TypeVar("T", bound=Hashable)
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
+# Outdated marks, besides one for each tenant.
 _SPARE: Final = 64
-"""Outdated marks, besides one for each tenant."""
 
 
 class _Entry(Generic[V]):
@@ -33,13 +33,13 @@ class _Held(Generic[K, V]):
     __slots__ = ("entries", "marked", "number", "weight")
 
     def __init__(self, number: int) -> None:
+        # Unique; breaks ties in the heap.
         self.number = number
-        """Unique; breaks ties in the heap."""
+        # The longest unseen first.
         self.entries: OrderedDict[K, _Entry[V]] = OrderedDict()
-        """The longest unseen first."""
         self.weight = 0
+        # Its newest mark in the heap; others are outdated.
         self.marked = (0, 0, 0)
-        """Its newest mark in the heap; others are outdated."""
 
     def mark(self) -> tuple[int, int, int]:
         self.marked = (-self.weight, next(iter(self.entries.values())).seen, self.number)
@@ -52,8 +52,8 @@ class TenantLru(Generic[T, K, V]):
         self.weight = 0
         self._seen = 0
         self._held: dict[T, _Held[K, V]] = {}
+        # A heap. Each tenant has a mark with its present weight; some others are outdated.
         self._marks: list[tuple[tuple[int, int, int], T]] = []
-        """A heap. Each tenant has a mark with its present weight; some others are outdated."""
 
     def __len__(self) -> int:
         return sum(len(held.entries) for held in self._held.values())

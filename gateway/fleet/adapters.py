@@ -14,12 +14,12 @@ from gateway.domain.ids import ReplicaId, RequestId
 class AdapterSlots:
     def __init__(self) -> None:
         self._listed: dict[ReplicaId, frozenset[str]] = {}
+        # Slots, and the running adapters.
         self._reported: dict[ReplicaId, tuple[int, tuple[str, ...]]] = {}
-        """Slots, and the running adapters."""
+        # Of this gateway's turns. Read only.
         self.running: dict[ReplicaId, dict[RequestId, str]] = {}
-        """Of this gateway's turns. Read only."""
+        # A replica has adapters, and a replica reports slots: a shortcut for fleets without.
         self.is_used = False
-        """A replica has adapters, and a replica reports slots: a shortcut for fleets without."""
 
     def listed(self, replica: ReplicaId, adapters: Iterable[str]) -> None:
         self._listed.pop(replica, None)

@@ -51,11 +51,11 @@ class BreakerState(Word):
 
 SERVING: Final = (BreakerState.UP, BreakerState.WARMING)
 OUT: Final = (BreakerState.EJECTED, BreakerState.TRIED)
+# So long a tenant's failures count as its own, after another tenant's success on the same replica; a replica
+# without a success for so long is ejected even beyond `max_ejected_share`.
 _LATELY_S: Final = 30.0
-"""So long a tenant's failures count as its own, after another tenant's success on the same replica; a replica
-without a success for so long is ejected even beyond `max_ejected_share`."""
+# Its turns fail, but too few others are left for an ejection.
 FAILING: Final = "failing"
-"""Its turns fail, but too few others are left for an ejection."""
 
 MAY_BECOME: Final = {
     BreakerState.UP: (BreakerState.EJECTED, BreakerState.DOWN),

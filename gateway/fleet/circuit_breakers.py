@@ -46,17 +46,17 @@ class FleetHealth:
         self._config = config
         self._breakers: dict[ReplicaId, CircuitBreaker] = {}
         self._awaited: dict[RequestId, Awaited] = {}
+        # A heap; outdated entries stay until they are due.
         self._overdue: list[tuple[float, RequestId]] = []
-        """A heap; outdated entries stay until they are due."""
         self._began_s: dict[PoolId, float] = {}
         self.outliers = OutlierDetection(lasts_s=config.ejection_s)
         self.silence = Silence(config.slow_until_out)
         self.changes: list[Changed] = []
+        # `pass_time` changes nothing before.
         self.next_due_s = self._look_s = inf
-        """`pass_time` changes nothing before."""
         self.all_up = True
+        # A single replica is judged by its failures alone.
         self.compares = False
-        """A single replica is judged by its failures alone."""
 
     def state(self, replica: ReplicaId) -> BreakerState:
         breaker = self._breakers.get(replica)

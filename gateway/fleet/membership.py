@@ -17,8 +17,8 @@ import msgspec
 
 from gateway.domain.ids import PoolId, ReplicaId
 
+# Of a pool, discovered or registered.
 MOST: Final = 1024
-"""Of a pool, discovered or registered."""
 _NAME_CHARACTERS: Final = 63
 SET: Final = "set"
 REGISTERED: Final = "registered"

@@ -27,8 +27,8 @@ class MigrationLimiter:
         self._config = config
         self._moving: defaultdict[PoolId, set[RequestId]] = defaultdict(set)
         self._waiting: defaultdict[PoolId, OrderedDict[RequestId, None]] = defaultdict(OrderedDict)
+        # Moving and waiting turns. Read only.
         self.known: dict[RequestId, PoolId] = {}
-        """Moving and waiting turns. Read only."""
 
     def may_move(self, request: RequestId, pool: PoolId, body_bytes: int, replicas: int) -> bool:
         moving, waiting = self._moving[pool], self._waiting[pool]

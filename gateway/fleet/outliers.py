@@ -24,16 +24,16 @@ import msgspec
 from gateway.domain.ids import ReplicaId
 from gateway.domain.string_enums import Word
 
+# Least factor over the others' lateness for an ejection.
 FAR_LATER: Final = 3.0
-"""Least factor over the others' lateness for an ejection."""
+# The same for placement: with less, busy replicas lost sessions to others.
 _MUCH_LATER: Final = 5.0
-"""The same for placement: with less, busy replicas lost sessions to others."""
+# The expected p90.
 _LATE: Final = 1.0
-"""The expected p90."""
+# Of recent turns: two in a row are more.
 _OFTEN: Final = 0.5
-"""Of recent turns: two in a row are more."""
+# One late turn and one in time are less; two late ones need two.
 _RARELY: Final = 0.3
-"""One late turn and one in time are less; two late ones need two."""
 _SMOOTH: Final = 0.3
 _USUAL: Final = 0.5
 
@@ -57,8 +57,8 @@ class OutlierDetection:
     def __init__(self, *, lasts_s: float) -> None:
         self._lasts_s = lasts_s
         self._seen: defaultdict[tuple[ReplicaId, Phase], _Seen] = defaultdict(_Seen)
+        # The factor over the others' lateness, and its expiry.
         self.late: dict[tuple[ReplicaId, Phase], tuple[float, float]] = {}
-        """The factor over the others' lateness, and its expiry."""
 
     @property
     def next_due_s(self) -> float:

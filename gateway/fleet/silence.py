@@ -19,12 +19,12 @@ import msgspec
 
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
 
+# Times the slowest pace of the others.
 _FAR: Final = 4.0
-"""Times the slowest pace of the others."""
+# Before that no replica is wedged.
 LEAST_S: Final = 1.0
-"""Before that no replica is wedged."""
+# Least time of a turn.
 _SHORT_S: Final = 0.05
-"""Least time of a turn."""
 _PACES: Final = 16
 _LOOKS_S: Final = 0.2
 
@@ -51,10 +51,10 @@ class Silence:
     def __init__(self, several: int) -> None:
         """`several`: turns in a row."""
         self._several = several
+        # While it is empty, beginnings and ends need not be reported.
         self.awaited: dict[ReplicaId, _Silent] = {}
-        """While it is empty, beginnings and ends need not be reported."""
+        # Of recent turns: replica, time of sending, paces by own work and by all work ahead.
         self._paces: dict[PoolId, deque[tuple[ReplicaId, float, float, float]]] = {}
-        """Of recent turns: replica, time of sending, paces by own work and by all work ahead."""
         self._looked_s: dict[PoolId, float] = {}
 
     def sent(self, request: RequestId, replica: ReplicaId, work_s: float, *, now: float) -> bool:

@@ -16,8 +16,8 @@ import aiohttp
 
 from gateway.history.store import Batch
 
+# A gateway sends a comment every fifteen seconds.
 _SILENCE_S: Final = 60.0
-"""A gateway sends a comment every fifteen seconds."""
 _MAX_BLOCK: Final = 16 << 20
 _CHUNK: Final = 1 << 20
 _POLL_S: Final = 0.5

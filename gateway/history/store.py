@@ -22,8 +22,8 @@ _APPLICATION: Final = 0x54504B48
 _VERSION: Final = 1
 _ROWS_AT_ONCE: Final = 500
 _FULL_SHARE: Final = 0.95
+# Bytes of a record that is kept whole; clients choose how many tools it names, and their length.
 _MAX_LINE: Final = 16_384
-"""Bytes of a record that is kept whole; clients choose how many tools it names, and their length."""
 _BAD_ROW: Final = (
     *(sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError),
     *(OverflowError, UnicodeError, msgspec.DecodeError),

@@ -21,8 +21,8 @@ from xxhash import xxh3_64_intdigest
 from gateway.wire.body import read_as
 
 _HEAD: Final = 3_000
+# Words.
 _KEPT: Final = 150
-"""Words."""
 _MAX_PARTS: Final = 6
 _MAX_TOOLS: Final = 256
 _TEXT: Final = re.compile(rb'"(?:text|content)"\s*:\s*"((?:[^"\\]|\\.)*)"?')

@@ -36,8 +36,8 @@ class _Schema(msgspec.Struct, frozen=True):
 
 
 TURNPIKE_SCHEMA = "x-turnpike-session"
+# Not stated: the connection of a turn whose body could not be read.
 CONNECTION_SCHEMA = "connection"
-"""Not stated: the connection of a turn whose body could not be read."""
 
 _AGENT_HINTS = ("body.agent_hint", "body.vllm_xargs.agent_hint", "x-agent-hint")
 
@@ -106,16 +106,16 @@ SCHEMAS: tuple[_Schema, ...] = (
 )
 
 
+# Fields that applications also fill with constants.
 WEAK_SCHEMAS = frozenset(schema.name for schema in SCHEMAS if schema.is_weak)
-"""Fields that applications also fill with constants."""
 
 
+# Where the schemas stand in the table that have a session id in this place.
 _RANKS = {
     place: tuple(rank for rank, schema in enumerate(SCHEMAS) if place in schema.session)
     for schema in SCHEMAS
     for place in schema.session
 }
-"""Where the schemas stand in the table that have a session id in this place."""
 
 
 _PLACES = {
@@ -124,17 +124,17 @@ _PLACES = {
     for place in (*each.session, *each.thread, *each.parent, *filter(None, (each.final,)))
 }
 
+# Lower-case names of the headers that identify a session, on purpose or by accident: hidden in tests of
+# recognition by content.
 IDENTITY_HEADERS = frozenset(
     name.encode("ascii") for name in _PLACES if not name.startswith("body.")
 ) | frozenset({b"x-client-request-id", b"x-codex-window-id", b"x-openai-subagent"})
-"""Lower-case names of the headers that identify a session, on purpose or by accident: hidden in tests of
-recognition by content."""
 
+# Top-level body fields of the same kind. `conversation` and `previous_response_id` are not among them:
+# without them, a request that relies on them would mean something else.
 IDENTITY_BODY_FIELDS = frozenset(
     {place.split(".")[1] for place in _PLACES if place.startswith("body.")} | {"client_metadata"}
 ) - {"conversation"}
-"""Top-level body fields of the same kind. `conversation` and `previous_response_id` are not among them:
-without them, a request that relies on them would mean something else."""
 
 _MAX_STRUCTURED_BYTES = 16 * 2**10
 _FLAGS = frozenset({"1", "true", "yes"})

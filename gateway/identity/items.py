@@ -22,21 +22,22 @@ USER: Final = 1
 ASSISTANT: Final = 2
 TOOL: Final = 3
 NOTHING: Final = 4
+# Reasoning, references: the model's, but no part of a conversation's content.
 ASIDE: Final = 5
-"""Reasoning, references: the model's, but no part of a conversation's content."""
 
 _ROLES: Final = {"system": SYSTEM, "developer": SYSTEM, "user": USER, "assistant": ASSISTANT, "tool": TOOL}
 THOUGHT_TAG: Final = "<think"
+# Around reasoning that a template left in the text; clients cut it out before they echo it.
 _THOUGHT_TAGS: Final = re.compile(r"<(/?)think(?:ing)?>")
-"""Around reasoning that a template left in the text; clients cut it out before they echo it."""
 _CALLS_AS_TEXT: Final = "Calling tools:"
+# smolagents rewrites tool calls into the assistant's text, as Python literals.
 _CALL_AS_TEXT: Final = re.compile(r"\{'id': '([!-&(-\[\]-~]{1,256})', 'type': 'function'")
-"""smolagents rewrites tool calls into the assistant's text, as Python literals."""
 INPUT: Final = "Action Input:"
 _OBSERVED: Final = "\nObservation:"
 _OBSERVATION: Final = "Observation:"
+# Characters at either end of a text: `<retur…put>`, `Observ…`, `…ash-$`.
 _LOOK: Final = 6
-"""Characters at either end of a text: `<retur…put>`, `Observ…`, `…ash-$`."""
+# Patterns of failures, each after a word that it contains: the word's search takes a tenth of the time.
 _FAILED: Final = (
     (
         b"rror",
@@ -51,17 +52,16 @@ _FAILED: Final = (
     (b"not found", re.compile(rb"(?<=command )not found")),
     (b"No such", re.compile(rb"No such file or directory")),
 )
-"""Patterns of failures, each after a word that it contains: the word's search takes a tenth of the time."""
+# A larger item is known by its bytes alone: it takes milliseconds to read, and is an image more often than
+# not.
 _MAX_BYTES: Final = 2**20
-"""A larger item is known by its bytes alone: it takes milliseconds to read, and is an image more often than
-not."""
+# Of a larger one pictures count by their bytes, too: to read them takes some 4 ms a megabyte.
 _MAX_PICTURES: Final = 2**22
-"""Of a larger one pictures count by their bytes, too: to read them takes some 4 ms a megabyte."""
+# So is one of more values: each becomes an object. Results of tools hold a few thousand commas at most.
 MAX_STRUCTURE: Final = 2**14
-"""So is one of more values: each becomes an object. Results of tools hold a few thousand commas at most."""
 _MAX_IDS: Final = 256
+# Bytes at the beginning of a result in which a failure is looked for.
 _FAILS_NEAR: Final = 2000
-"""Bytes at the beginning of a result in which a failure is looked for."""
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):

@@ -8,14 +8,14 @@ as text. So do documents: engines read the text that is in them.
 import re
 from typing import Any, Final
 
+# Bytes of text, about 1,300 tokens. A picture of 1,000 by 1,000 pixels takes some 1,280 of Qwen2.5-VL (28 by
+# 28 pixels each), 1,334 of Claude (750 pixels each), 765 of GPT-4o (85, and 170 for each of four tiles).
 COUNTS_AS: Final = 5_200
-"""Bytes of text, about 1,300 tokens. A picture of 1,000 by 1,000 pixels takes some 1,280 of Qwen2.5-VL (28 by
-28 pixels each), 1,334 of Claude (750 pixels each), 765 of GPT-4o (85, and 170 for each of four tiles)."""
+# Of a larger one, as many bytes count as a byte of text: 500 a token.
 PER_TEXT_BYTE: Final = 125
-"""Of a larger one, as many bytes count as a byte of text: 500 a token."""
 _PREFIX: Final = re.compile(r"data:(?:image|video|audio)/[\w.+-]{1,64};base64,")
+# One stands in each item that has media.
 MARKS: Final = (b"base64", b'"input_audio"')
-"""One stands in each item that has media."""
 _LETTERS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
 
 

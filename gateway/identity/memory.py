@@ -10,8 +10,8 @@ class Memory(Generic[T]):
 
     def __init__(self, size: int) -> None:
         self._half = size // 2
+        # To look into at once, where a call counts; what is not there may be among the older.
         self.newer: dict[int, T] = {}
-        """To look into at once, where a call counts; what is not there may be among the older."""
         self.older: dict[int, T] = {}
         self._weight = 0
 

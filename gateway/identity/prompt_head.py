@@ -17,12 +17,12 @@ SEGMENT_BYTES: Final = 256
 HASH_BYTES: Final = 4
 _MAX_SEGMENTS: Final = 64
 _MAX_TOOLS: Final = 64
+# Anthropic's API takes four.
 _MAX_MARKS: Final = 16
-"""Anthropic's API takes four."""
 _MARK_NAME: Final = b'"cache_control"'
 _MARK_BYTES: Final = 256
+# A comma, and blanks.
 _BEFORE_MARK_BYTES: Final = 16
-"""A comma, and blanks."""
 _MARK: Final = re.compile(rb'(?:,\s*)?"cache_control"\s*:\s*(?:\{[^{}]{0,200}\}|null)')
 
 

@@ -14,8 +14,8 @@ import msgspec
 from gateway.domain.request import NewItems
 from gateway.identity.items import ASIDE, ASSISTANT, TOOL, USER, Item
 
+# How many items we look at. Larger batches of parallel calls are recognised by their newest ones.
 MAX_ITEMS: Final = 128
-"""How many items we look at. Larger batches of parallel calls are recognised by their newest ones."""
 
 MAX_IDS: Final = 256
 

@@ -19,10 +19,10 @@ _MAX_NAMES: Final = 16
 _MAX_NAME: Final = 64
 _MAX_WORD: Final = 16
 _NEAR_END: Final = 40
+# Characters of a call that are looked at.
 _NEAR: Final = 200
-"""Characters of a call that are looked at."""
+# Characters in which the first word is looked for.
 _MAX_SKIPPED: Final = 4096
-"""Characters in which the first word is looked for."""
 
 _ACTION: Final = re.compile(r"^[ \t>*]*Action:(.*)$", re.MULTILINE)
 _ACTION_NAME: Final = re.compile(r"[\w.\- ]{1,64}")
@@ -35,10 +35,10 @@ _TAGS: Final = (
 _FENCE: Final = "```"
 _SHELLS: Final = frozenset(("bash", "sh", "shell", "mswea_bash_command", "console"))
 _CODE: Final = frozenset(("python", "py"))
+# What stands before the command that a shell is to run.
 _SKIPPED: Final = re.compile(
     r"(?:\s|\\n|cd\s+[^\s;&]+\s*(?:&&|;)|[A-Za-z_]\w*=[^\s\"]*\s|source\s+\S+\s*&&)+"
 )
-"""What stands before the command that a shell is to run."""
 _WORD: Final = re.compile(r"[A-Za-z_][\w.\-]*|[/~.]")
 _WORD_AND_NEXT: Final = re.compile(r"(\w+)(\W?)")
 _VALUE: Final = re.compile(r"\s*\{\s*\"[^\"]*\"\s*:\s*\"?")

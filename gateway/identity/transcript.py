@@ -27,22 +27,22 @@ from gateway.wire.hashing import digest, digest_all
 
 MAX_BLOCKS: Final = 8
 MAX_RECENT: Final = 4
+# The newest items, which distinguish two bodies by their bytes; of older ones the content counts.
 _MAX_RAW: Final = 4
-"""The newest items, which distinguish two bodies by their bytes; of older ones the content counts."""
+# How far before the end marks are still moved about.
 _BACK: Final = 4
-"""How far before the end marks are still moved about."""
 _MAX_SYSTEM: Final = 4
 _MAX_NEW: Final = 32
 _MAX_RUN: Final = 8
+# What stands between two answers of the model.
 _ENDS: Final = (USER, TOOL)
-"""What stands between two answers of the model."""
+# Requests, some 600 bytes each; a conversation that pauses for half as many of others is read anew.
 _MAX_KNOWN: Final = 40_000
-"""Requests, some 600 bytes each; a conversation that pauses for half as many of others is read anew."""
+# Places at which a checkpoint is looked for. A conversation that grew by more is read as if it were new.
 _MAX_TRIED: Final = 256
-"""Places at which a checkpoint is looked for. A conversation that grew by more is read as if it were new."""
 _SLICE_BYTES: Final = 2**18
+# An empty item takes as long to read as so many bytes of a long one.
 _BYTES_OF_ITEM: Final = 2**9
-"""An empty item takes as long to read as so many bytes of a long one."""
 _STRIDE: Final = 64
 _MASK: Final = 2**64 - 1
 
@@ -77,10 +77,10 @@ class TranscriptReader:
         self._items: Memory[Item] = Memory(max_known)
         self._checkpoints: Memory[_Checkpoint] = Memory(max_known)
         self._agents: Memory[tuple[int, int, PromptHead]] = Memory(max_known)
+        # By the bytes that a type is made of: sessions of one agent begin alike, and go on otherwise.
         self._types: Memory[tuple[int, bytes, bytes]] = Memory(max_known)
-        """By the bytes that a type is made of: sessions of one agent begin alike, and go on otherwise."""
+        # Whether repeats are counted: `NewItems.called` costs another look at the newest items.
         self.reads_steps = False
-        """Whether repeats are counted: `NewItems.called` costs another look at the newest items."""
 
     def reading(
         self, fields: RequestBody, items: Sequence[Raw]
@@ -254,8 +254,8 @@ def _find_cut(read: Sequence[Item]) -> int:
 def _follow(state: _Checkpoint, items: Sequence[Item], count: int) -> _Checkpoint:
     tail, recent, blocks, run = state.tail, state.recent, state.blocks, state.run
     call_end, answer_end, media = state.call_end, state.answer_end, state.media_bytes
+    # Those in a row, each with the hash of what stands before it.
     answers: list[tuple[int, Item]] = []
-    """Those in a row, each with the hash of what stands before it."""
     for place, item in enumerate(items, count + 1):
         kind = item.kind
         media += item.media_bytes

@@ -19,8 +19,8 @@ class AnswerWatch:
         is_plain = content_encoding is None or content_encoding.strip().lower() == "identity"
         self._events = EventSplitter() if is_plain and media_type == "text/event-stream" else None
         self._body: bytearray | None = bytearray() if is_plain and media_type == "application/json" else None
+        # The server numbers its events: the client may come back for those that it missed.
         self.may_resume = False
-        """The server numbers its events: the client may come back for those that it missed."""
 
     @property
     def is_blind(self) -> bool:

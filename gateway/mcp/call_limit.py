@@ -28,8 +28,8 @@ class CallLimit:
         self._age_s = age_s
         self.running = 0
         self._reactive: dict[Place, None] = {}
+        # Those that wait, the first that came first.
         self._proactive: dict[Place, None] = {}
-        """Those that wait, the first that came first."""
 
     @property
     def waiting(self) -> int:

@@ -24,8 +24,8 @@ from gateway.mcp.tools import is_shown_as
 from gateway.wire.body import UNREADABLE
 
 _MAX_REQUESTED: Final = 16_384
+# Calls of one tenant with the same arguments.
 _MAX_ALIKE: Final = 256
-"""Calls of one tenant with the same arguments."""
 
 
 class RequestedCall(msgspec.Struct, eq=False):

@@ -12,8 +12,8 @@ from msgspec import Raw
 from gateway.domain.string_enums import Word
 from gateway.wire.body import UNREADABLE
 
+# Of a larger message nothing is read.
 MAX_READ_BYTES: Final = 4 << 20
-"""Of a larger message nothing is read."""
 
 RequestId = str | int
 

@@ -25,8 +25,8 @@ class McpSession(NamedTuple):
 
 class McpSessions:
     def __init__(self) -> None:
+        # The newest last.
         self._agents: TenantLru[TenantId, McpSession, OrderedDict[SessionId, None]] = TenantLru(_MAX_SESSIONS)
-        """The newest last."""
 
     def agents_of(self, session: McpSession) -> OrderedDict[SessionId, None]:
         return self._agents.get(session.tenant, session) or OrderedDict()

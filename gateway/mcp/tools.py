@@ -16,8 +16,8 @@ from gateway.wire.body import UNREADABLE
 
 _NOT_ALLOWED: Final = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_DEPTH: Final = 64
+# Larger arguments are not compared: it would take milliseconds.
 _MAX_BYTES: Final = 1 << 17
-"""Larger arguments are not compared: it would take milliseconds."""
 
 
 class ToolUse(msgspec.Struct, frozen=True, gc=False):

@@ -18,12 +18,12 @@ from gateway.identity.items import canonical_arguments
 from gateway.responses.content import Kind, Part, ResponseContent
 from gateway.wire.body import UNREADABLE
 
+# Strict: what an engine would not read is not sent.
 _JSON: Final = msgspec.json.Decoder()
-"""Strict: what an engine would not read is not sent."""
 _CALLS_AS_TEXT: Final = "Calling tools:\n"
 _THOUGHTS: Final = ("reasoning", "reasoning_content")
+# A mark that clients move about; it is no part of the prompt.
 _MOVES: Final = "cache_control"
-"""A mark that clients move about; it is no part of the prompt."""
 
 
 class Thought(Enum):

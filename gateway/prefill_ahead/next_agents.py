@@ -21,8 +21,8 @@ from gateway.domain.tenant_lru import TenantLru
 from gateway.workflow.aeg.graph import ToolSet
 
 _MOST: Final = 16
+# Counts behind one step are halved then: an orchestrator that was changed is learned anew soon.
 _FADES_AT: Final = 64.0
-"""Counts behind one step are halved then: an orchestrator that was changed is learned anew soon."""
 
 
 class Expected(msgspec.Struct, frozen=True, gc=False):

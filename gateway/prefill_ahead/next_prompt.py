@@ -23,6 +23,7 @@ from gateway.responses.content import Kind, ResponseContent
 from gateway.wire.body import ROLE, UNREADABLE, read_as
 
 _PROTOCOLS: Final = (Protocol.CHAT, Protocol.MESSAGES)
+# Fields that shape what stands before a conversation.
 _OF_HEADS: Final = frozenset(
     (
         *("model", "system", "tools", "tool_choice", "parallel_tool_calls", "functions", "documents"),
@@ -30,11 +31,10 @@ _OF_HEADS: Final = frozenset(
         *("response_format", "add_special_tokens"),
     )
 )
-"""Fields that shape what stands before a conversation."""
 _NOT_YET: Final = "."
 _LEADS: Final = frozenset(("system", "developer"))
+# Items of a conversation that were rewritten with the same contents.
 _MAX_DIFFERING: Final = 32
-"""Items of a conversation that were rewritten with the same contents."""
 
 
 _ITEM: Final = msgspec.json.Decoder(dict[str, Any])

@@ -16,8 +16,8 @@ from gateway.prefill_ahead.history_rewrite import EchoManner, plain_manner
 from gateway.prefill_ahead.next_prompt import Foreseen
 
 MAX_CLIENTS: Final = 4_096
+# What an older guess counts, of the next one.
 _FORGETS: Final = 0.875
-"""What an older guess counts, of the next one."""
 
 
 class Client(NamedTuple):

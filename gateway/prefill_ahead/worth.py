@@ -26,10 +26,10 @@ from msgspec import Meta
 from gateway.domain.request import Usage
 from gateway.routing.placement import HOLDS_UP
 
+# A next turn that found so much of what was computed for it used it; or all but
 _ALL_OF_IT: Final = 0.9
-"""A next turn that found so much of what was computed for it used it; or all but"""
+# tokens: engines find whole blocks, and these have up to so many.
 _LAST_BLOCK: Final = 128
-"""tokens: engines find whole blocks, and these have up to so many."""
 
 
 class PrefillAheadConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

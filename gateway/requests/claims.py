@@ -21,13 +21,13 @@ from gateway.wire.body import ABSENT, RequestBody, read_as, read_text, truth_of
 
 CLASS_HEADER: Final = b"x-turnpike-class"
 
+# By the header's value: the paper's words, and those of the settings.
 CLASSES: Final = {
     "reactive": "reactive",
     "interactive": "reactive",
     "proactive": "proactive",
     "background": "proactive",
 }
-"""By the header's value: the paper's words, and those of the settings."""
 TIERS: Final = frozenset({"priority", "default", "flex", "batch", "low"})
 _SECONDS: Final = re.compile(r"[0-9]{1,7}(\.[0-9]{1,9})?", re.ASCII)
 _MAX_CONTEXT_BYTES: Final = 16 * 2**10

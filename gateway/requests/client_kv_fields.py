@@ -35,14 +35,14 @@ NOTICED: Final = attrgetter(*KV_FIELDS, *_CONTAINERS)
 NOTHING_NOTICED: Final = (ABSENT,) * (len(KV_FIELDS) + len(_CONTAINERS))
 _QUOTED: Final = {name: b'"%s"' % name.encode() for name in KV_FIELDS}
 _ESCAPES: Final = b"\\u00"
+# A lower-case letter, or an underscore. No encoder writes them so.
 _ESCAPED: Final = re.compile(rb"\\u00(?:5[fF]|6[1-9a-fA-F]|7[0-9aA])")
-"""A lower-case letter, or an underscore. No encoder writes them so."""
+# One that is escaped itself, so that it escapes nothing.
 _BACKSLASH: Final = b"\\\\"
-"""One that is escaped itself, so that it escapes nothing."""
 _IN_FORMS: Final = b"_transfer_params"
 _PIECE_BYTES: Final = 2**20
+# More than any name has in UTF-32.
 _OVERLAP_BYTES: Final = 256
-"""More than any name has in UTF-32."""
 
 
 def has_kv_fields(body: RequestBody, plain: bytes) -> bool:

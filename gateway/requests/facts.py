@@ -59,8 +59,8 @@ from gateway.wire.headers import RawHeaders, select_headers
 from gateway.wire.slices import finish
 
 _ATTEMPT = b"x-stainless-retry-count"
+# Of a user agent, the first one without its version; SDKs put their language there.
 _PRODUCT = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,31}(?:/[A-Za-z]{1,16}(?![^ ]))?")
-"""Of a user agent, the first one without its version; SDKs put their language there."""
 _WANTED_HEADERS = IDENTITY_HEADERS | {
     b"content-encoding",
     b"content-type",
@@ -69,18 +69,18 @@ _WANTED_HEADERS = IDENTITY_HEADERS | {
     _ATTEMPT,
     CLASS_HEADER,
 }
+# One for the process: sessions of the same agent share their first messages.
 TRANSCRIPTS = TranscriptReader()
-"""One for the process: sessions of the same agent share their first messages."""
 
+# Some clients name the character set here; a body is plain all the same.
 _NO_CODINGS = frozenset(("", "identity", "none", "utf-8", "utf8"))
-"""Some clients name the character set here; a body is plain all the same."""
 _NO_CONVERSATION = (Transcript(), NO_ECHOES)
 _MAX_STATE_IDS = 64
+# Bytes of a name that is remembered; a fleet has few.
 _MAX_KNOWN_MODEL = 256
-"""Bytes of a name that is remembered; a fleet has few."""
 _REFERENCE_TYPE = b"item_reference"
+# An item reference is an id and a type; longer items need not be looked at.
 _MAX_REFERENCE_BYTES = 512
-"""An item reference is an id and a type; longer items need not be looked at."""
 
 
 class HeaderFacts(msgspec.Struct, frozen=True):

@@ -26,8 +26,8 @@ _HOLD: Final = Raw(
     b'{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,'
     b'"remote_block_ids":null,"remote_host":null,"remote_port":null}'
 )
+# A producer drops its blocks after 30 s, unless a consumer reserves them within that time.
 _NIXL_LEASE_S: Final = 20.0
-"""A producer drops its blocks after 30 s, unless a consumer reserves them within that time."""
 _body: Final = msgspec.json.Decoder(dict[str, Raw])
 
 

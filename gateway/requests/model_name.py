@@ -16,8 +16,8 @@ from gateway.wire.form import find_form_field
 from gateway.wire.splice import splice_fields
 
 _NAMED: Final = re.compile(rb'"model"[ \t\r\n]*:[ \t\r\n]*("[^"\\]*")')
+# Places: the text of a conversation may hold such bytes, too.
 _MOST_TRIED: Final = 8
-"""Places: the text of a conversation may hold such bytes, too."""
 
 
 def with_model(body: bytes, model: str) -> bytes:

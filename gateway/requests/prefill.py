@@ -27,8 +27,8 @@ class _Tool(msgspec.Struct):
 
 
 _tools: Final = msgspec.json.Decoder(list[_Tool])
+# Types of tools that the client runs.
 _CLIENTS_TOOLS: Final = frozenset(("function", "custom", "namespace"))
-"""Types of tools that the client runs."""
 
 
 def may_have_leg(protocol: Protocol) -> bool:

@@ -19,8 +19,8 @@ from gateway.responses.event_template import CALL, TEXT, THOUGHT, Piece, Pieces
 from gateway.responses.observed import ERROR_FINISH, MAX_CALLS, CachedTokens, ObservedResponse
 
 _DONE = b"[DONE]"
+# Finish reasons of answers that are not cut short.
 _WHOLE = frozenset({"tool_calls", "stop", "function_call"})
-"""Finish reasons of answers that are not cut short."""
 _NOTHING: tuple[object, ...] = (None, "", [], {})
 _THOUGHTS = ("reasoning", "reasoning_content")
 _DELTA_FIELDS = ("tool_calls", "content", *_THOUGHTS, "refusal", "function_call", "audio")
@@ -91,10 +91,10 @@ class ChatReader:
     knows_answers = True
 
     def __init__(self) -> None:
+        # Per choice and index: the id of the newest call there, and its name if known.
         self._open_calls: dict[tuple[int, int], tuple[str, str | None]] = {}
-        """Per choice and index: the id of the newest call there, and its name if known."""
+        # Of what was read last.
         self._choices: list[_Choice] | None = None
-        """Of what was read last."""
         self._pieces = Pieces(_piece_of)
         self.learn = self._pieces.learn
 

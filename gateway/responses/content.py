@@ -45,8 +45,8 @@ class ResponseContent:
 
     def begin(self) -> None:
         self._parts: dict[object, Part] = {}
+        # Bytes.
         self.size = 0
-        """Bytes."""
         self.is_known = True
         self.is_full = False
 

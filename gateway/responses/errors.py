@@ -5,6 +5,7 @@ from typing import Any, Final
 
 UNKNOWN: Final = 500
 _FIELDS: Final = ("code", "status", "status_code", "http_status", "http_status_code", "error_code")
+# In the names that vLLM, SGLang, OpenAI, Anthropic and LiteLLM give errors.
 _WORDS: Final = (
     ("rate_limit", 429), ("overload", 503), ("unavailable", 503), ("timeout", 504),
     ("unauthorized", 401), ("authentication", 401), ("permission", 403), ("not_found", 404),
@@ -12,7 +13,6 @@ _WORDS: Final = (
     ("bad_request", 400), ("validation", 422), ("content_policy", 400), ("_image", 400), ("image_", 400),
     ("insufficient_quota", 429), ("billing", 402),
 )  # fmt: skip
-"""In the names that vLLM, SGLang, OpenAI, Anthropic and LiteLLM give errors."""
 
 
 def is_error(error: object) -> bool:

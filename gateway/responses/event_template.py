@@ -30,10 +30,10 @@ _FIELDS: Final = (
 _STARTS: Final = tuple(b'"%s":%s"' % (each.encode(), blank) for each in _FIELDS for blank in (b"", b" "))
 _NUMBER: Final = re.compile(rb'"sequence_number": ?([1-9][0-9]*)')
 TEXT, THOUGHT, CALL = Kind.TEXT, Kind.THOUGHT, Kind.CALL  # looked up once: each token needs them
+# A larger event brings more than a token, and the next one is hardly like it.
 _MAX_BYTES: Final = 2048
-"""A larger event brings more than a token, and the next one is hardly like it."""
+# To find gaps in an answer's events: one for its text, one for each call; some engines' events have none.
 _MAX_TRIES: Final = 16
-"""To find gaps in an answer's events: one for its text, one for each call; some engines' events have none."""
 
 
 class EventTemplate:
@@ -90,8 +90,8 @@ class Piece(NamedTuple):
     text: str
 
 
+# The piece in an event's data; None if it holds anything else. May raise one of `body.UNREADABLE`.
 PieceOf = Callable[[bytes], Piece | None]
-"""The piece in an event's data; None if it holds anything else. May raise one of `body.UNREADABLE`."""
 
 
 class Pieces:

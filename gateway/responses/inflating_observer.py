@@ -13,13 +13,13 @@ from gateway.wire.inflate import Inflater, InflationError
 if TYPE_CHECKING:
     from gateway.responses.observer import ResponseObserver
 
+# Work for one `feed`, in bytes: 6,500 of the smallest events take 35 ms, 4,000 with a token 25 ms.
 _AT_ONCE: Final = 2**20
-"""Work for one `feed`, in bytes: 6,500 of the smallest events take 35 ms, 4,000 with a token 25 ms."""
+# What an event costs beside its bytes.
 _EVENT: Final = 150
-"""What an event costs beside its bytes."""
 _PIECE_BYTES: Final = 2**15
+# What a piece costs at least, in bytes: an empty member of gzip has none.
 _LEAST_PIECE: Final = 2**9
-"""What a piece costs at least, in bytes: an empty member of gzip has none."""
 _MAX_BEHIND_BYTES: Final = 2**22
 
 

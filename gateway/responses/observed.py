@@ -15,13 +15,13 @@ from gateway.wire.object_end import ObjectEnd
 
 MAX_CALLS = 1024
 MAX_STATE_IDS = 1024
+# Text and arguments of calls. A longer response is not recognised by its content.
 MAX_OUTPUT_BYTES = 2**18
-"""Text and arguments of calls. A longer response is not recognised by its content."""
+# More in a usage count is a fault of the engine's.
 MAX_TOKENS = 2**40
-"""More in a usage count is a fault of the engine's."""
 
+# The finish reason of an answer that began well and then reported an error in its body.
 ERROR_FINISH = "error"
-"""The finish reason of an answer that began well and then reported an error in its body."""
 
 
 class CachedTokens(msgspec.Struct):
@@ -64,12 +64,12 @@ class ObservedResponse:
     def __init__(self) -> None:
         self.tool_calls: list[ToolCall] = []
         self.call_ids: set[str] = set()
+        # Those whose arguments are complete, in the order in which they became so.
         self.closed_calls: list[ToolCall] = []
-        """Those whose arguments are complete, in the order in which they became so."""
         self._open_calls: dict[object, _OpenCall] = {}
         self._closed_keys: list[object] = []
+        # Ids of what the replica stores for later requests, in order.
         self.state_ids: list[str] = []
-        """Ids of what the replica stores for later requests, in order."""
         self._known_state_ids: set[str] = set()
         # Not lists of pieces: a stream has one for each token, and a small string takes 60 bytes.
         self._text = bytearray()

@@ -22,42 +22,42 @@ from gateway.wire.body import UNREADABLE, structure_of
 from gateway.wire.inflate import INFLATABLE
 from gateway.wire.sse import EventSplitter, event_data
 
+# A whole answer larger than this is not read.
 MAX_BODY_BYTES = 8 * 2**20
-"""A whole answer larger than this is not read."""
+# Nor is an answer, or an event, of more values than that (`body.structure_of`): each becomes an object.
 MAX_STRUCTURE = 2**17
-"""Nor is an answer, or an event, of more values than that (`body.structure_of`): each becomes an object."""
+# In one answer, of those that come several at once: twice what the longest have. Each costs some 4 µs.
 MAX_EVENTS: Final = 2**18
-"""In one answer, of those that come several at once: twice what the longest have. Each costs some 4 µs."""
+# In one chunk, comments and empty ones included, unless they are of `_EVENT_BYTES` on average: a read of
+# 256 kB has as many of those, they take 30 ms, and events with a token are larger.
 MAX_EVENTS_AT_ONCE: Final = 2**12
-"""In one chunk, comments and empty ones included, unless they are of `_EVENT_BYTES` on average: a read of
-256 kB has as many of those, they take 30 ms, and events with a token are larger."""
 _EVENT_BYTES: Final = 32
+# Events in one chunk, from which on most are known by those before them; and how many may teach that.
 _SEVERAL: Final = 4
-"""Events in one chunk, from which on most are known by those before them; and how many may teach that."""
 _END: Final = b"\n\n"
+# One event as most engines write them.
 _PLAIN: Final = re.compile(rb"data: [^\r\n]{0,65536}\n\n").fullmatch
-"""One event as most engines write them."""
+# Events up to which it costs less to read each than to know them by others.
 _SHORT: Final = 6
-"""Events up to which it costs less to read each than to know them by others."""
+# In one answer: what is no strict JSON takes five times as long.
 _MAX_LOOSE_EVENTS: Final = 2**9
-"""In one answer: what is no strict JSON takes five times as long."""
 
 MayKeep = Callable[[int], bool]
 
 _MAX_EARLY_TRIES = 8
+# A larger answer is read once, at its end.
 _EARLY_BYTES = 2**18
-"""A larger answer is read once, at its end."""
+# Of an answer that is read for errors alone.
 _MAX_ERROR_BYTES: Final = 2**16
-"""Of an answer that is read for errors alone."""
 _START_BYTES: Final = 16
 _BLANK: Final = b"\xef\xbb\xbf \t\r\n"
+# How an event stream begins, under whatever content type.
 _FIELD: Final = re.compile(rb"(?:data|event|id|retry|):")
-"""How an event stream begins, under whatever content type."""
 _ERROR_EVENT: Final = re.compile(rb"^(?:\xef\xbb\xbf)?event: ?(?:response\.)?error$", re.MULTILINE)
 _DONE: Final = b"[DONE]"
 _TAKES_TOKENS: Final = (Work.GENERATE, Work.POOL)
+# Content types, beside `text/…`, of responses and of error pages alike.
 _TEXTS: Final = ("", "application/octet-stream", "application/xml")
-"""Content types, beside `text/…`, of responses and of error pages alike."""
 
 
 class ResponseObserver:
@@ -130,8 +130,8 @@ class StreamObserver(ResponseObserver):
         self._loose_left = _MAX_LOOSE_EVENTS
         self._is_between = True
         self._has_unread = self._has_learnt = False
+        # So many events more are read before any is known by others.
         self._unlearnt = _SHORT
-        """So many events more are read before any is known by others."""
 
     @property
     def events_left(self) -> int:
@@ -230,8 +230,8 @@ class BodyObserver(ResponseObserver):
         self._max_bytes = MAX_BODY_BYTES if make_reader.knows_answers else _MAX_ERROR_BYTES
         self._pieces: list[bytes] = []
         self._seen_bytes = 0
+        # How many bytes had come when we last tried to read the document.
         self._read_bytes = 0
-        """How many bytes had come when we last tried to read the document."""
         self._is_known = True
         self._tries_left = _MAX_EARLY_TRIES
         self._start: bytes | None = b""

@@ -10,10 +10,10 @@ from gateway.responses.observed import AnswerReader, ObservedResponse
 from gateway.wire.body import UNREADABLE
 from gateway.wire.engine_json import read_loosely
 
+# Of what is read again.
 _MAX_BYTES: Final = 2**18
-"""Of what is read again."""
+# Lists of a model's output; no error has one.
 _ANSWERS: Final = ("choices", "content", "output")
-"""Lists of a model's output; no error has one."""
 
 
 def read_anyway(

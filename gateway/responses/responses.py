@@ -97,8 +97,8 @@ _CALL = ("function_call_arguments",)
 _CALL_STARTS, _CALL_ENDS = _kinds("{", _CALL, ","), _kinds("", _CALL, "}")
 _LAST_TEXT_ENDS = tuple(each + end for each in _TEXT_ENDS for end in (b"\n\n", b"\r\n\r\n"))
 
+# An event of no more than that brings a token or two; of a larger one, all but its fields' names is text.
 _UNPACED_BELOW_BYTES, _TOKEN_BYTES, _FIELDS_BYTES = 256, 8, 48
-"""An event of no more than that brings a token or two; of a larger one, all but its fields' names is text."""
 _PIECE = msgspec.json.Decoder(_Piece)
 _EVENT = msgspec.json.Decoder(_Event)
 _STORED = msgspec.json.Decoder(_Stored)
@@ -110,12 +110,12 @@ class ResponsesReader:
     knows_answers = True
 
     def __init__(self) -> None:
+        # The ids of calls whose arguments come in pieces, by their places in the output.
         self._calls: dict[object, str] = {}
-        """The ids of calls whose arguments come in pieces, by their places in the output."""
+        # Text or arguments were read from whole items, before the response that repeats them.
         self._has_output = False
-        """Text or arguments were read from whole items, before the response that repeats them."""
+        # Whole items of any kind, read before that response.
         self._item_count = 0
-        """Whole items of any kind, read before that response."""
         self._pieces = Pieces(_piece_of)
         self.learn = self._pieces.learn
 

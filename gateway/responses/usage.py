@@ -18,8 +18,8 @@ from gateway.responses.observed import MAX_TOKENS, CachedTokens
 from gateway.wire.body import UNREADABLE
 
 _KEPT_BYTES: Final = 4096
+# Of what is inflated for it.
 MAX_BYTES: Final = 2**28
-"""Of what is inflated for it."""
 _USAGE: Final = re.compile(rb'"(?:usage|billed_units)"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*){0,8}\})')
 _TEXT: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _DEEPEST: Final = 2
@@ -45,8 +45,8 @@ class _Whole(msgspec.Struct):
 
 
 _DECODE: Final = msgspec.json.Decoder(_Usage).decode
+# Without making values of the rest.
 _DECODE_WHOLE: Final = msgspec.json.Decoder(_Whole).decode
-"""Without making values of the rest."""
 
 
 class AnswerEnds:

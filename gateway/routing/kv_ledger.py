@@ -37,20 +37,20 @@ from gateway.domain.request import Usage
 from gateway.domain.shares import ReplicaShare
 from gateway.workflow.aeg.graphs import AegConfig, Graphs
 
+# At most (S4).
 TOOLS_RUN_S: Final = 300.0
-"""At most (S4)."""
+# After an answer without recognised tool calls.
 IDLE_S: Final = 15.0
-"""After an answer without recognised tool calls."""
+# Conversations of one session besides its first; beyond it a session drops its own.
 MAX_OTHERS: Final = 256
-"""Conversations of one session besides its first; beyond it a session drops its own."""
+# A sub-agent with its session's system prompt and this share of its tokens counts as a fork of it.
 _FORKS: Final = 0.8
-"""A sub-agent with its session's system prompt and this share of its tokens counts as a fork of it."""
 _UNKNOWN_HORIZON: Final = 500_000.0
 _SAFE_SHARE: Final = 0.1
+# Turns that the prior weighs: the whole context is found.
 _LIKE_OTHERS: Final = 2.0
-"""Turns that the prior weighs: the whole context is found."""
+# Of the KV cache: running turns have the rest.
 _HORIZON_SHARE: Final = 0.7
-"""Of the KV cache: running turns have the rest."""
 
 NO_THREAD: Final = ThreadId("")
 Conversation = tuple[SessionId, ThreadId]
@@ -117,15 +117,15 @@ class KvLedger:
         self._graphs = graphs if graphs is not None else Graphs(AegConfig())
         self._conversations: OrderedDict[Conversation, _Conversation] = OrderedDict()
         self._sessions: dict[SessionId, Session] = {}
+        # Expected sessions, by whether they work, the longest silent first.
         self._silent_since_s: Mapping[bool, OrderedDict[SessionId, float]] = {
             works: OrderedDict() for works in (True, False)
         }
-        """Expected sessions, by whether they work, the longest silent first."""
         self._sums: defaultdict[ReplicaId, Sums] = defaultdict(Sums)
         self._elsewhere: dict[ReplicaId, Sequence[ReplicaShare]] = {}
         self._lives = itertools.count()
+        # Read only.
         self.replicas: defaultdict[ReplicaId, _Replica] = defaultdict(lambda: _Replica(next(self._lives)))
-        """Read only."""
 
     # --- where conversations live --------------------------------------------------------------------
 

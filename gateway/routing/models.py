@@ -22,8 +22,8 @@ from gateway.domain.ids import PoolId
 from gateway.domain.model_choice import Target
 
 _RECORDED: Final = Meta(extra={"recorded": True})
+# In headers of responses.
 ModelName = Annotated[str, Meta(pattern=r"^[!-~]{1,256}\Z"), _RECORDED]
-"""In headers of responses."""
 
 
 class TargetConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

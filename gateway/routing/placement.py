@@ -33,25 +33,25 @@ from gateway.routing.kv_ledger import KvLedger
 from gateway.routing.placement_policy import NOTHING_KNOWN, PlacementPolicy, Query
 from gateway.workflow.aeg.graphs import Graphs
 
+# Turns that a home may run more than another replica without a prediction.
 _FEW: Final = 3
-"""Turns that a home may run more than another replica without a prediction."""
 _LOOKED_AT: Final = 3
+# With these a guessed session is taken for this one.
 _GOES_ON: Final = (Edge.CONTINUES, Edge.REWINDS, Edge.COMPACTS)
-"""With these a guessed session is taken for this one."""
+# Most predicted cost of a move, as a share of staying.
 _MOVE_PAYS: Final = 0.8
-"""Most predicted cost of a move, as a share of staying."""
+# Most fullness of a new home, as a share of the old one's.
 _LESS_FULL: Final = 0.9
-"""Most fullness of a new home, as a share of the old one's."""
+# Share of a prefill that running turns lose: it is chunked, beside their decoding.
 HOLDS_UP: Final = 0.5
-"""Share of a prefill that running turns lose: it is chunked, beside their decoding."""
+# Of the KV cache and a host tier, for final sizes: the rest is for running turns and leftovers.
 _ROOM: Final = 0.8
-"""Of the KV cache and a host tier, for final sizes: the rest is for running turns and leftovers."""
+# Usual turns within this factor of the fastest replica's count as equal: predictions of equal replicas
+# differ by as much with scarce evidence, or shared processors.
 _ALIKE: Final = 1.3
-"""Usual turns within this factor of the fastest replica's count as equal: predictions of equal replicas
-differ by as much with scarce evidence, or shared processors."""
 _AVERAGED: Final = 0.05
+# Prior of a usual turn.
 _NEW_TOKENS, _CONTEXT_TOKENS, _OUTPUT_TOKENS = 2_000.0, 20_000.0, 200
-"""Prior of a usual turn."""
 
 
 class RoutingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,8 +73,8 @@ class PredictedPlacement(PlacementPolicy):
     def __init__(self, config: RoutingConfig, foresight: CostModel, graphs: Graphs | None = None) -> None:
         self._foresight = foresight
         super().__init__(KvLedger(config.max_conversations, graphs))
+        # Of a usual turn: uncached tokens of its prompt, and its session's context after it.
         self._new_tokens, self._context_tokens = _NEW_TOKENS, _CONTEXT_TOKENS
-        """Of a usual turn: uncached tokens of its prompt, and its session's context after it."""
 
     # --- where -------------------------------------------------------------------------------------
 

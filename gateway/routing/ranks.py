@@ -15,8 +15,8 @@ from gateway.domain.ids import ReplicaId, SessionId
 
 class Ranks:
     def __init__(self) -> None:
+        # Sessions of each rank, for servers with several. Read only.
         self.sessions: dict[ReplicaId, list[int]] = {}
-        """Sessions of each rank, for servers with several. Read only."""
         self._rank: dict[SessionId, tuple[ReplicaId, int]] = {}
 
     def replica_has(self, replica: ReplicaId, ranks: int) -> None:

@@ -27,8 +27,8 @@ class Residence(msgspec.Struct, frozen=True):
     session: SessionId | None
 
 
+# A one-way hash of a tenant and an id of its state.
 StateKey = NewType("StateKey", bytes)
-"""A one-way hash of a tenant and an id of its state."""
 
 
 def state_key(tenant: TenantId, state_id: str) -> StateKey:
@@ -39,8 +39,8 @@ class StateResidence:
     def __init__(self, config: StateResidenceConfig) -> None:
         self._max = config.max_state_ids
         self._homes: OrderedDict[StateKey, Residence] = OrderedDict()
+        # Takes new entries, to persist them.
         self.on_learned: Callable[[StateKey, ReplicaId], None] | None = None
-        """Takes new entries, to persist them."""
 
     def __len__(self) -> int:
         return len(self._homes)

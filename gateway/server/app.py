@@ -62,8 +62,8 @@ if TYPE_CHECKING:
     from gateway.server.picker.service import PickerServer
 
 _SWEEP_PERIOD_S = 1.0
+# Nobody is let in before the replicas were looked at, or for so long.
 _FIRST_CHECKS_S = 2.0
-"""Nobody is let in before the replicas were looked at, or for so long."""
 
 
 class Gateway:

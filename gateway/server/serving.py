@@ -53,8 +53,8 @@ class Serving:
         )
         relay = ResponseRelay(health, parts.listeners)
         self.handlers = ProxyHandler(preparation, tickets, sender, relay, self.tunnels)
+        # None if there is no tool server.
         self.mcp: McpProxy | None = None
-        """None if there is no tool server."""
         if tool_servers:
             counts = metrics.mcp = McpCounts()
             dropped = CREDENTIAL_HEADERS if preparation.are_keys_required else frozenset()

@@ -40,11 +40,11 @@ class GracefulShutdown:
         self._peers = peers
         self._mcp = mcp
         self._picker = picker
+        # It is not ready any more, though it may serve.
         self.is_retiring = False
-        """It is not ready any more, though it may serve."""
         self._begun = asyncio.Event()
+        # Set by a signal that ends the lame-duck phase.
         self._hurry = asyncio.Event()
-        """Set by a signal that ends the lame-duck phase."""
         self._over = asyncio.Event()
 
     def apply_config(self, config: ServerConfig) -> None:

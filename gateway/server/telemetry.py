@@ -70,8 +70,8 @@ class Telemetry:
         self._tasks = tasks
         self._local_faults = local_faults
         self.signals: dict[ReplicaId, EngineSignals] = {}
+        # Of the engines that are up; who watches them writes it.
         self.plugins: dict[ReplicaId, PluginReport] = {}
-        """Of the engines that are up; who watches them writes it."""
         self._file, self.access_log = _open_files(config, clock)
         self._ring = (
             None
@@ -80,10 +80,10 @@ class Telemetry:
         )
         self._events: Events | None = None
         self._history = HistoryProxy(config.history, environ)
+        # To be set by whoever sends hints.
         self.hints: HintSender | None = None
-        """To be set by whoever sends hints."""
+        # To be set if there may be other gateways.
         self.peers: Peers | None = None
-        """To be set if there may be other gateways."""
         self.outcome = Objective(config.objective, max_sessions=config.sessions.max_sessions)
         self.metrics = Metrics(
             self._gauges,
@@ -114,10 +114,10 @@ class Telemetry:
         self.views.graphs = lambda: view_graphs(coordinator.sessions.conversations.graphs)
         takers: list[Callable[[list[Record]], Any]] = [self.metrics.take, ChangeLog().log_replicas]
         line_takers = [each.extend for each in (self._file, self._ring) if each is not None]
+        # For the handlers; None if nobody traces.
         self.traces: TraceContexts | None = None
-        """For the handlers; None if nobody traces."""
+        # For the handlers; None if no reader may have texts.
         self.contents = Contents(config.otel) if config.otel.content else None
-        """For the handlers; None if no reader may have texts."""
         self.first_words = FirstWords() if config.server.first_words else None
         self.views.first_words = self.first_words if self.first_words is not None else {}
         self._export: TraceExport | None = None
@@ -125,10 +125,10 @@ class Telemetry:
         self._handover = RecordBatcher(takers, line_takers)
         self.take = self._handover.take
         self.audit = Audit(lambda record: self.take([record]), clock=clock)
+        # To be set to who must know when the event loop stands still.
         self.on_tick: Callable[[float], None] = lambda _: None
-        """To be set to who must know when the event loop stands still."""
+        # There after `control`.
         self.access: ControlAccess | None = None
-        """There after `control`."""
 
     def _exports(self, environ: Mapping[str, str]) -> Iterator[Callable[[list[Record]], None]]:
         otel, most = self._config.otel, self._config.sessions.max_sessions
@@ -257,6 +257,7 @@ def hosts_of(server: ServerConfig) -> tuple[str, ...]:
 
 
 FAULTS: Final = "Exceptions in decisions, after which the gateway went on"
+# Metrics: what they are, and who counts.
 COUNTED_ELSEWHERE: Final = (
     ("stream_dropped", "Records not written to `stream.path`", "_file", "dropped"),
     ("access_log_dropped", "Lines not written to the access log", "access_log", "dropped"),
@@ -284,4 +285,3 @@ COUNTED_ELSEWHERE: Final = (
     ("contents_dropped", "Turns traced without content, for want of room", "contents", "left_out"),
     ("turns_untraced", "Turns without spans, beyond `otel.max_spans_per_s`", "_export", "left_out"),
 )
-"""Metrics: what they are, and who counts."""

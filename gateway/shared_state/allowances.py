@@ -22,8 +22,8 @@ class Allowances:
         self._per_s = most_bytes
         self._limit = most_bytes * stays_s
         self._now = now
+        # The one that was taken from longest ago first.
         self._left: dict[TenantId, Allowance] = {}
-        """The one that was taken from longest ago first."""
 
     def take(self, tenant: TenantId, byte_seconds: float) -> bool:
         allowance = self._left.pop(tenant, None)

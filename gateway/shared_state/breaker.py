@@ -12,8 +12,8 @@ class Breaker:
 
     def __init__(self) -> None:
         self.is_closed = False
+        # Until the next probe. It doubles from one to the next, until calls work again.
         self.wait_s = FIRST_WAIT_S
-        """Until the next probe. It doubles from one to the next, until calls work again."""
         self._failures = 0
         self._failed_at = float("-inf")
 

@@ -40,14 +40,14 @@ from gateway.shared_state.remote import GATHER_S
 from gateway.wire.hashing import hash_text
 from gateway.workflow import evidence
 
+# Stored responses are gone on with after a night; engines forget them when they restart.
 _STATE_TTL_S: Final = 86_400.0
-"""Stored responses are gone on with after a night; engines forget them when they restart."""
+# Longer than it takes until what a gateway published can be read. A conversation that goes on and that
+# nobody knows is looked up once more after that.
 _SECOND_LOOK_S: Final = 2 * GATHER_S
-"""Longer than it takes until what a gateway published can be read. A conversation that goes on and that
-nobody knows is looked up once more after that."""
 _MAX_ADOPTED: Final = 8
+# That an entry takes in Redis besides its key and value.
 _ENTRY_BYTES: Final = 120
-"""That an entry takes in Redis besides its key and value."""
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -88,8 +88,8 @@ class Directory:
         has evidence of a request; `found_twins`: called with the names of what two gateways gave; `idle_s`:
         for how long sessions are remembered; `allowances`: None if tenants may publish without limit."""
         self.origin = origin
+        # What a name leads to begins so; the turn that left it follows.
         self._owner = origin.encode("ascii") + b" "
-        """What a name leads to begins so; the turn that left it follows."""
         self._store = store
         self._peers = peers
         self._knows = knows
@@ -98,10 +98,10 @@ class Directory:
         self._idle_s = idle_s
         self.with_quotas = frozenset(with_quotas)
         self._allowances = allowances
+        # Entries that were over their tenant's allowance.
         self.withheld = 0
-        """Entries that were over their tenant's allowance."""
+        # The others may have taken this gateway for gone, and its sessions over: it looks these up, too.
         self.is_in_doubt = False
-        """The others may have taken this gateway for gone, and its sessions over: it looks these up, too."""
 
     def is_here(self, tenant: TenantId, facts: RequestFacts) -> bool:
         if facts.work not in (Work.GENERATE, Work.TUNNEL) and not facts.state_ids and not facts.stores:
@@ -265,8 +265,8 @@ _NAME_BYTES: Final = 10
 
 
 _NAME: Final = b"n:"
+# Before the value of a name that is two gateways'.
 _MARK: Final = b"?"
-"""Before the value of a name that is two gateways'."""
 
 
 def name_key(name: int) -> bytes:

@@ -15,8 +15,8 @@ from gateway.config.load import ConfigError
 from gateway.config.shared import SharedConfig
 from gateway.shared_state.protocol import Entry, OnReplaced, Store
 
+# The variable in which workers get the secret that their parent drew, where the settings name none.
 WORKERS_SECRET: Final = "TURNPIKE_WORKERS_SECRET"  # noqa: S105 - of a variable, the name
-"""The variable in which workers get the secret that their parent drew, where the settings name none."""
 _LEAST_CHARS: Final = 32
 SEAL_BYTES: Final = 16
 

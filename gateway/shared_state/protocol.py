@@ -10,10 +10,10 @@ from typing import Final, Protocol
 
 import msgspec
 
+# Of how values are written, where they outlive those who wrote them.
 VERSION: Final = b"\x01"
-"""Of how values are written, where they outlive those who wrote them."""
+# Of one value, or gauges; also of one key.
 MAX_VALUE_BYTES: Final = 1 << 18
-"""Of one value, or gauges; also of one key."""
 
 
 class StoreUnavailable(Exception):  # noqa: N818 - what the store is
@@ -33,9 +33,9 @@ class Entry(msgspec.Struct, frozen=True):
     """If it replaces another value, `Store.on_replaced` is called."""
 
 
+# Called with a watched entry and the value that it replaced, which the same step read. So of two publishers
+# under one key, the later one learns of the earlier.
 OnReplaced = Callable[[Entry, bytes], None]
-"""Called with a watched entry and the value that it replaced, which the same step read. So of two publishers
-under one key, the later one learns of the earlier."""
 
 
 class Counters(msgspec.Struct):

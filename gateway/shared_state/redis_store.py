@@ -23,8 +23,8 @@ from gateway.shared_state.protocol import VERSION, Entry
 from gateway.shared_state.remote import CONNECT_S, DEADLINE_S, RefusedError, RemoteStore
 
 PREFIX: Final = b"turnpike:1:"
+# To each node. They are made by the probe, so that no call's deadline has to pay for a TLS handshake.
 CONNECTIONS: Final = 8
-"""To each node. They are made by the probe, so that no call's deadline has to pay for a TLS handshake."""
 
 _ENTRY = PREFIX + b"e:"
 _GAUGES = PREFIX + b"g"

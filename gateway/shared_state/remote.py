@@ -23,21 +23,21 @@ from gateway.shared_state.protocol import Counters, Entry, OnReplaced, StoreUnav
 from gateway.telemetry.log_lines import ChangeLog, log_event
 
 DEADLINE_S: Final = 0.02
+# Of a deadline. An answer that lies there takes up to three rounds of the loop until its call has it.
 SLICES: Final = 4
-"""Of a deadline. An answer that lies there takes up to three rounds of the loop until its call has it."""
 CONNECT_S: Final = 1.0
+# What waits to be written when the store is closed has so long: `MAX_WAITING` of them take 0.6 s, or on a
+# busy machine some seconds. Who ends does not wait for a slow store.
 CLOSES_WITHIN_S: Final = 5.0
-"""What waits to be written when the store is closed has so long: `MAX_WAITING` of them take 0.6 s, or on a
-busy machine some seconds. Who ends does not wait for a slow store."""
+# How long writes wait for others to go with. A batch wakes the store, and this process once more for the
+# answer; on one machine that costs more than what is in it.
 GATHER_S: Final = 0.005
-"""How long writes wait for others to go with. A batch wakes the store, and this process once more for the
-answer; on one machine that costs more than what is in it."""
+# Writes that go together at most: what the event loop does for them in one piece stays short.
 BATCH: Final = 128
-"""Writes that go together at most: what the event loop does for them in one piece stays short."""
 MAX_WAITING: Final = 20_000
 MAX_WAITING_BYTES: Final = 16 << 20
+# Writes that waited longer have their TTL shortened by that.
 AGES_S: Final = 0.1
-"""Writes that waited longer have their TTL shortened by that."""
 
 T = TypeVar("T")
 
@@ -59,8 +59,8 @@ class RemoteStore(ABC):
         self._breaker = Breaker()
         self._log = ChangeLog()
         self._is_closed = False
+        # What is to be written: since when, and its bytes.
         self._waiting: deque[tuple[float, int, Entry]] = deque()
-        """What is to be written: since when, and its bytes."""
         self._waiting_bytes = 0
         self._gathering: asyncio.TimerHandle | None = None
         self._writer: asyncio.Task[None] | None = None

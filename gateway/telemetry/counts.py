@@ -25,6 +25,7 @@ _SHARES: Final = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 _MANY: Final = 256
 
 
+# Name, what it is, and labels. With a type of records, these are counted by their fields of those names.
 _COUNTERS: Final[tuple[tuple[type | None, str, str, str], ...]] = (
     (None, "records", "Records of the information stream", "type"),
     (rec.TurnArrived, "turns", "Turns that arrived", "protocol source"),
@@ -49,7 +50,6 @@ _COUNTERS: Final[tuple[tuple[type | None, str, str, str], ...]] = (
     (None, "prefill_ahead_tokens", "Tokens of prefills during tool calls, computed and used", "what"),
     (rec.PrefillLegEnded, "remote_prefills", "Prompts computed for another replica", "replica outcome"),
 )
-"""Name, what it is, and labels. With a type of records, these are counted by their fields of those names."""
 _OF_REPLICAS: Final = tuple(name for _, name, _, labels in _COUNTERS if labels.startswith("replica "))
 _SPREADS: Final = {
     "queue_seconds": "Time in the waiting room",
@@ -77,6 +77,7 @@ class Counts:
             if kind is not None
         }
         add_ms = {name: spread.add_ms for name, spread in self._spreads.items()}
+        # What else is counted of them.
         self._takes: dict[type, Callable[[list[Any]], None]] = {
             rec.TurnArrived: self._take_turns,
             rec.Routed: lambda each: add_ms["queue_seconds"]([record.waited_ms for record in each]),
@@ -94,7 +95,6 @@ class Counts:
                 [record.replica for record in each if record.state == "left"]
             ),
         }
-        """What else is counted of them."""
         self._left: list[ReplicaId] = []
 
     def take(self, records: list[rec.Record]) -> None:

@@ -151,6 +151,7 @@ def _shown(value: Any, numbers: Iterator[int]) -> Any:
     return kind(**fields)
 
 
+# For what must be set, and differ; and for what goes by another name.
 _PLACEHOLDERS: Final[dict[tuple[type[msgspec.Struct], str], Callable[[int, Any], Any]]] = {
     (ReplicaConfig, "url"): lambda number, _: f"http://replica-{number}",
     (KvEventsConfig, "endpoint"): lambda number, _: f"tcp://replica-{number}:1",
@@ -159,4 +160,3 @@ _PLACEHOLDERS: Final[dict[tuple[type[msgspec.Struct], str], Callable[[int, Any],
     (TenantConfig, "key_hashes"): lambda number, _: (f"sha256:{number:064x}",),
     (BoundConfig, "agents"): lambda _, agents: tuple(map(_agent_name, agents)),
 }
-"""For what must be set, and differ; and for what goes by another name."""

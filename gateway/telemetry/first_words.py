@@ -10,8 +10,8 @@ from gateway.domain.request import Protocol
 from gateway.telemetry.otel.messages import input_messages
 
 _MAX_SESSIONS: Final = 1000
+# Bytes of a body that is read for this, at once.
 _MAX_BODY: Final = 1 << 19
-"""Bytes of a body that is read for this, at once."""
 _MAX_CHARS: Final = 120
 
 

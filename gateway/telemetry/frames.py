@@ -17,10 +17,10 @@ from gateway.domain.ids import SessionId
 from gateway.telemetry.ring import Ring
 
 ENCODED_A_TICK: Final = 500
+# To all readers together.
 SENT_A_TICK: Final = 10_000
-"""To all readers together."""
+# Of one reader's records, however many readers there are.
 LEAST_A_TICK: Final = 32
-"""Of one reader's records, however many readers there are."""
 _REMEMBERED: Final = 64
 
 

@@ -54,6 +54,7 @@ _OF_REPLICAS: Final = (
     ("engine_kv_retained_ratio", "Share of the KV cache retained for paused sessions", "kv_retained"),
     ("engine_kv_tokens", "Capacity of the KV cache on the device, in tokens", "kv_tokens"),
 )
+# Name, what it is, and the field of the view.
 _OF_POOLS: Final = (
     ("window_sessions", "Most admitted sessions; absent without a limit", "window"),
     (
@@ -68,7 +69,6 @@ _OF_POOLS: Final = (
     ("gpu_pressure_ratio", "Pressure on the engines; overload from 1 on", "gpu_pressure"),
     ("cpu_pressure_ratio", "Pressure on the hosts of the tools; overload from 1 on", "cpu_pressure"),
 )
-"""Name, what it is, and the field of the view."""
 
 
 def _of_each(

@@ -27,11 +27,11 @@ from gateway.telemetry.log_lines import log_event
 _FLUSH_PERIOD_S: Final = 0.05
 _clock: Final = time.monotonic  # noqa: TID251 - for the log of a thread alone
 _COMPLAINS_EVERY_S: Final = 60.0
+# Without a failure, after which the next one is news.
 _WELL_S: Final = 1.0
-"""Without a failure, after which the next one is news."""
 _LAST_TRIES: Final = 20
+# So much of what was given is written at once.
 _BATCH: Final = 256
-"""So much of what was given is written at once."""
 
 
 class StreamFile:
@@ -47,8 +47,8 @@ class StreamFile:
         self._max_pending = config.max_pending
         self._keep_files = config.keep_files
         self._pending: deque[tuple[bytes, int]] = deque()
+        # Records; each is counted by one thread alone.
         self._taken = self._written = 0
-        """Records; each is counted by one thread alone."""
         self._is_closing = threading.Event()
         self._crowded_out = 0
         self._unwritable = 0

@@ -69,8 +69,8 @@ class ChangeLog:
     """Of what may change to and fro."""
 
     def __init__(self) -> None:
+        # Of each subject, how many changes there were since its window began, and the newest.
         self._lately: dict[str, tuple[int, int, str, dict[str, Any]]] = {}
-        """Of each subject, how many changes there were since its window began, and the newest."""
 
     def log(self, of: str, level: int, event: str, **fields: Any) -> None:
         """`of`: what changes. To be called on a running loop."""

@@ -13,12 +13,12 @@ class McpCounts:
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()
         self.running: Counter[str] = Counter()
+        # By server: those that may not be sent to it yet.
         self.waiting: Counter[str] = Counter()
-        """By server: those that may not be sent to it yet."""
         self.waits: dict[str, Histogram] = defaultdict(Histogram)
         self.joined: Counter[str] = Counter()
+        # From its being sent to its result, of calls that have one.
         self.durations: dict[str, Histogram] = defaultdict(Histogram)
-        """From its being sent to its result, of calls that have one."""
 
     def families(self) -> Iterator[Metric]:
         yield counter(

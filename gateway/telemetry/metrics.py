@@ -20,8 +20,8 @@ from gateway.telemetry.mcp_counts import McpCounts
 from gateway.telemetry.objective import Objective
 from gateway.telemetry.usage import Usages
 
+# Counters that somebody else keeps: name → what it is, and its value.
 Odometers = Mapping[str, tuple[str, Callable[[], int]]]
-"""Counters that somebody else keeps: name → what it is, and its value."""
 
 
 _WHAT: Final = {
@@ -60,24 +60,24 @@ class Metrics(Collector):
         self._counts = Counts((outcome.take,) if outcome is not None else (), usages)
         self.usages = self._counts.usages
         self.take = self._counts.take
+        # Counts what was taken and not looked at yet.
         self.flush = self._counts.flush
-        """Counts what was taken and not looked at yet."""
+        # From a whole request to its being sent on, in seconds, of some that did not wait.
         self.overhead = Histogram(SHORT)
-        """From a whole request to its being sent on, in seconds, of some that did not wait."""
+        # How late the event loop is, in seconds.
         self.loop_lag = Histogram(SHORT)
-        """How late the event loop is, in seconds."""
+        # Requests whose body was not understood, by why.
         self.unread: Counter[str] = Counter()
-        """Requests whose body was not understood, by why."""
+        # WebSocket requests: `opened`, and of these `closed`; `refused`.
         self.tunnels: Counter[str] = Counter()
-        """WebSocket requests: `opened`, and of these `closed`; `refused`."""
+        # Of clients, by endpoint, status and whether they failed; to be set to whoever counts them.
         self.requests: Counter[tuple[str, int, bool]] = Counter()
-        """Of clients, by endpoint, status and whether they failed; to be set to whoever counts them."""
+        # To be set if there are MCP servers.
         self.mcp: McpCounts | None = None
-        """To be set if there are MCP servers."""
+        # By setting; to be set to whoever knows them.
         self.certificate_ends: Mapping[str, float] = {}
-        """By setting; to be set to whoever knows them."""
+        # To be set if there may be a shared store.
         self.is_store_up: Callable[[], bool | None] = lambda: None
-        """To be set if there may be a shared store."""
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)

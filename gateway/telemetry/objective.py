@@ -41,8 +41,8 @@ _FIRST_S: Final = growing(0.005, 300)
 _TOKEN_S: Final = growing(0.001, 2)
 _TURNS: Final = growing(1, 1000, ratio=1.5)
 _SLOWDOWNS: Final = (1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0)
+# So that a turn of which a wrong time is expected does not decide the mean of all.
 _MOST_SLOWDOWN: Final = 1000.0
-"""So that a turn of which a wrong time is expected does not decide the mean of all."""
 
 
 class OutcomeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,8 +122,8 @@ class Objective:
         self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()
         self._tenants, self._agents = _Names(), _Names()
         self._slots: LabelSlots[Labels] = LabelSlots(MAX_LABELS, self._forget)
+        # Sessions by whether they were in time, of labels that gave way.
         self._forgotten: Counter[_Of] = Counter()
-        """Sessions by whether they were in time, of labels that gave way."""
         self._session_s = HistogramFamily(
             "session_seconds",
             "Time from the first turn of a finished session to its last answer, without its idle time",
@@ -155,10 +155,10 @@ class Objective:
             ["of", "pool", "class"],
             _SLOWDOWNS,
         )
+        # By labels and whether they were in time: `yes`, `no`, or `unknown`.
         self.sessions: Counter[_Of] = Counter()
-        """By labels and whether they were in time: `yes`, `no`, or `unknown`."""
+        # The same, by pool and class.
         self.turns: Counter[_Of] = Counter()
-        """The same, by pool and class."""
         self.cached_tokens = 0
         self._judges = False
         self._takes: dict[type, Callable[[Any], None]] = {

@@ -34,8 +34,8 @@ class Ring:
         self.size = size
         self._max_bytes = max_bytes
         self._bytes = 0
+        # The newest record's number; 0 before the first.
         self.last = 0
-        """The newest record's number; 0 before the first."""
         self._blocks: deque[_Block] = deque()
 
     @property

@@ -29,27 +29,27 @@ _WINDOW_S: Final = 60
 _NO_USAGE: Final = Usage()
 
 _Counts = tuple[int, ...]
+# A tenant, the name of its key, and a model as its replicas know it; each empty if there is none.
 User = tuple[str, str, str]
-"""A tenant, the name of its key, and a model as its replicas know it; each empty if there is none."""
 
 
 WHOSE: Final = ("tenant", "key", "model")
+# `cost` of reported tokens, where there is a price; a minute is the last one, its tokens those of prompts
+# and outputs, also where they are estimated.
 COLUMNS: Final = (
     *(*WHOSE, "requests", "failed", *(f"{kind}_tokens" for kind in _ALL_KINDS), "cost"),
     *("requests_per_minute", "tokens_per_minute"),
 )
-"""`cost` of reported tokens, where there is a price; a minute is the last one, its tokens those of prompts
-and outputs, also where they are estimated."""
 
 
 class _Used:
     def __init__(self) -> None:
+        # Requests, by how they ended.
         self.ended: Counter[str] = Counter()
-        """Requests, by how they ended."""
         self.tokens: _Counts = (0, 0, 0, 0)
         self.cost: float | None = None
+        # Requests and tokens, by second.
         self.lately: dict[int, _Counts] = {}
-        """Requests and tokens, by second."""
 
     def take_over(self, other: "_Used") -> None:
         self.ended += other.ended

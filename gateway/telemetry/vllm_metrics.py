@@ -109,8 +109,8 @@ def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
             yield name.removeprefix("vllm:"), dict(_LABEL.findall(labels)), value
 
 
+# Tokens; a greater number is nonsense, which must not overflow anywhere.
 _MOST: Final = 1 << 53
-"""Tokens; a greater number is nonsense, which must not overflow anywhere."""
 
 
 def _kv_tokens(labels: dict[str, str]) -> int:
@@ -122,9 +122,9 @@ def _kv_tokens(labels: dict[str, str]) -> int:
 
 
 _GIB: Final = 1 << 30
+# Stored in the host's memory, before its capacity is reported: of few tokens many are in blocks that are not
+# full, which are not stored.
 _ENOUGH_TOKENS: Final = 10_000
-"""Stored in the host's memory, before its capacity is reported: of few tokens many are in blocks that are not
-full, which are not stored."""
 
 
 def _host_bytes(labels: dict[str, str]) -> float:
@@ -148,8 +148,8 @@ def _host_tokens(host_bytes: float, sums: dict[str, float]) -> int | None:
     return int(min(float(f"{host_bytes * computed / stored:.1e}"), _MOST))
 
 
+# Of one server; a greater number is nonsense, and each new session looks at all of them.
 _MOST_RANKS: Final = 1024
-"""Of one server; a greater number is nonsense, and each new session looks at all of them."""
 
 
 def _ranks(labels: set[str]) -> int | None:

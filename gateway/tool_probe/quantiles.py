@@ -21,10 +21,10 @@ _BUCKETS: Final = 72
 _RATIO: Final = 1.25
 _LOG_RATIO: Final = math.log(_RATIO)
 _RESCALE_AT: Final = 1e6
+# Share of new observations after which quantiles are recomputed.
 _STALE: Final = 0.03
-"""Share of new observations after which quantiles are recomputed."""
+# Observations from which on counts alone are used.
 _COUNTED: Final = 40.0
-"""Observations from which on counts alone are used."""
 _PRIOR_SIGMA: Final = 1.0
 _PRIOR_WEIGHT: Final = 2.0
 _LAST_SHARE, _LAST_COUNTED = -1.0, -2.0
@@ -41,12 +41,12 @@ class LogQuantiles:
         self._keep = 0.5 ** (1.0 / half_life)
         self._counts = array("f", bytes(4 * _BUCKETS))
         self._gain = 1.0
+        # In observations; the latter times the gain, like the counts and sums.
         self.weight = self._weight = 0.0
-        """In observations; the latter times the gain, like the counts and sums."""
         self._sum = 0.0
         self._squares = 0.0
+        # Cached quantiles; of counts alone, the newest.
         self._known: dict[float, float] = {}
-        """Cached quantiles; of counts alone, the newest."""
         self._new = 0
 
     def add(self, value: float) -> None:

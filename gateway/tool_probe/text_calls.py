@@ -52,14 +52,14 @@ class LateCalls(msgspec.Struct, frozen=True, kw_only=True):
 
 class TextCalls:
     def __init__(self) -> None:
+        # Agent types.
         self._runs_code: OrderedDict[int, None] = OrderedDict()
-        """Agent types."""
+        # Of their observations.
         self._looks: OrderedDict[int, None] = OrderedDict()
-        """Of their observations."""
+        # Calls in doubt without an observation.
         self.doubts: OrderedDict[RequestId, Block] = OrderedDict()
-        """Calls in doubt without an observation."""
+        # Calls in doubt with one, by agent type.
         self._in_doubt: OrderedDict[int, deque[LateCalls]] = OrderedDict()
-        """Calls in doubt with one, by agent type."""
 
     def __len__(self) -> int:
         return len(self._runs_code)

@@ -19,8 +19,8 @@ from gateway.config.server import split_listen
 from gateway.server.http.listening import binding
 
 _READY_WITHIN_S: Final = 30.0
+# An agent here is done when it is silent; so a newcomer sees sessions that ended.
 _SHORT: Final = {"sessions": {"idle_s": 60.0}}
-"""An agent here is done when it is silent; so a newcomer sees sessions that ended."""
 
 
 def add_try(commands: Any, run_gateway: Callable[[Config], int]) -> None:

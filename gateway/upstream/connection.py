@@ -22,19 +22,19 @@ from gateway.wire.handshake import accept_of
 from gateway.wire.headers import RawHeaders, get_header
 from gateway.wire.splice import Chunk
 
+# Takes the body bytes of one read, in order, and whether they are the last.
 Sink = Callable[[list[bytes], bool], None]
-"""Takes the body bytes of one read, in order, and whether they are the last."""
+# Takes a read that is one chunk of the body, framed as it came, and what is in it.
 ChunkSink = Callable[[bytes, bytes], None]
-"""Takes a read that is one chunk of the body, framed as it came, and what is in it."""
 
 _MAX_HEAD_BYTES: Final = 256 << 10
 _MAX_FIELDS: Final = 1000
+# Of a chunk that passes the parser by: more than is ever read at once.
 _MAX_SIZE_DIGITS: Final = 6
-"""Of a chunk that passes the parser by: more than is ever read at once."""
+# So much of one read is parsed and looked at in one turn of the loop.
 _SLICE_BYTES: Final = 32 << 10
-"""So much of one read is parsed and looked at in one turn of the loop."""
+# Of reads that are remembered; events differ by a token's length, so a few dozen do.
 _SIZES: Final = 1024
-"""Of reads that are remembered; events differ by a token's length, so a few dozen do."""
 
 # Members of an enum, looked up once: each request needs them all.
 _PAUSED: Final = (State.PAUSED,)
@@ -59,45 +59,45 @@ class UpstreamConnection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport
+        # What is under `transport`; without TLS the same.
         self._tcp: asyncio.Transport
-        """What is under `transport`; without TLS the same."""
         self.sent_at = 0.0
         self.last_read = 0.0
         self.head: ResponseHead | None = None
+        # `head_came` fails with `AnswerMissing`; `done`, the end of the body, with `AnswerCut`.
         self.head_came = self.done = OneShot()
-        """`head_came` fails with `AnswerMissing`; `done`, the end of the body, with `AnswerCut`."""
         self._loop = asyncio.get_running_loop()
         self._now = self._loop.time
+        # Read, and not parsed yet; then a slice is due, or the client does not read.
         self._rest = b""
-        """Read, and not parsed yet; then a slice is due, or the client does not read."""
         self._slice: asyncio.Handle | None = None
         self._is_reading = True
         self._fields: tuple[int, bytes, RawHeaders, bool] | None = None
+        # What was made of `_fields`, which the next response may have, too.
         self._fields_head: ResponseHead
-        """What was made of `_fields`, which the next response may have, too."""
         self._sink: Sink | None = None
         self._chunk_sink: ChunkSink | None = None
         self._has_chunk_ended = False
+        # The parser expects the beginning of a chunk, so whole ones may pass it by.
         self._is_between_chunks = False
-        """The parser expects the beginning of a chunk, so whole ones may pass it by."""
+        # Body bytes that the sink has not had.
         self._read: list[bytes] = []
-        """Body bytes that the sink has not had."""
+        # llhttp's callback: one for each chunk, so it had better be cheap.
         self.on_body = self._read.append
-        """llhttp's callback: one for each chunk, so it had better be cheap."""
+        # Of the status line, in the pieces in which it came.
         self._reasons: list[bytes] = []
-        """Of the status line, in the pieces in which it came."""
         self.on_status = self._reasons.append
+        # None once the connection is lost: the two hold each other.
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
-        """None once the connection is lost: the two hold each other."""
+        # Bytes of this response so far; until its head has come.
         self._received = 0
-        """Bytes of this response so far; until its head has come."""
         self.state = State.NEW
         self._is_whole = False
         self._is_head_request = False
+        # The request is the opening handshake of a WebSocket, with this key.
         self.websocket_key: bytes | None = None
-        """The request is the opening handshake of a WebSocket, with this key."""
+        # The response leaves the connection open.
         self._keep_alive = False
-        """The response leaves the connection open."""
 
     @property
     def has_sent_all(self) -> bool:

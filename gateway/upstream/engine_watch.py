@@ -21,8 +21,8 @@ from gateway.telemetry.vllm_metrics import read_vllm_metrics
 from gateway.upstream.replica import Replica, open_session
 
 _MAX_BYTES: Final = 2 << 20
+# Periods until the next attempt at a replica that did not answer.
 _LOOK_AGAIN: Final = 30.0
-"""Periods until the next attempt at a replica that did not answer."""
 _NONE: Final = Abilities()
 
 

@@ -58,8 +58,8 @@ _LOCAL_ERRNOS: Final = {
     errno.ENOBUFS: "memory",
     errno.ENOMEM: "memory",
 }
+# DNS answered: there is no such name, or it has no address. All other errors are faults of DNS.
 _UNKNOWN_NAME: Final = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
-"""DNS answered: there is no such name, or it has no address. All other errors are faults of DNS."""
 
 LOCAL_KINDS: Final = (*dict.fromkeys(_LOCAL_ERRNOS.values()), "dns")
 

@@ -33,34 +33,34 @@ from gateway.upstream.bounded_answers import read_at_most
 from gateway.upstream.errors import local_kind, lookup_error
 from gateway.upstream.replica import Replica, open_session
 
+# Of one answer; it is read at once, which takes a few milliseconds at most.
 _MAX_BYTES: Final = 1 << 20
-"""Of one answer; it is read at once, which takes a few milliseconds at most."""
+# States of an engine that has the plugin's routes, and whose scheduler lacks it or gave up.
 _NOT_FOLLOWED: Final = ("absent", "inert")
-"""States of an engine that has the plugin's routes, and whose scheduler lacks it or gave up."""
 _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 _HTML: Final = -1
+# In place of the status of good answers that are no JSON, and not empty.
 _TEXT: Final = -2
-"""In place of the status of good answers that are no JSON, and not empty."""
+# In place of 405 to OPTIONS, where `Allow` names it.
 _POST: Final = -3
-"""In place of 405 to OPTIONS, where `Allow` names it."""
 _NO_JSON: Final = {_HTML: "HTML", _TEXT: "text"}
+# Statuses of paths at which nothing is.
 _NOTHING: Final = _REDIRECTS | {404, 410, *_NO_JSON}
-"""Statuses of paths at which nothing is."""
 _REFUSED: Final = frozenset((401, 403))
 NO_ENGINE: Final = "something answers, but not as an engine"
 _NOWHERE: Final = "/v1/no-such-path"
+# Of these each engine serves one at least.
 _SERVED: Final = tuple(
     "/v1/chat/completions /v1/completions /v1/responses /v1/messages /v1/embeddings /v1/rerank /v1/score "
     "/v1/audio/transcriptions /v1/audio/speech /v1/images/generations /rerank /score /invocations /generate "
     "/api/chat".split()
 )
-"""Of these each engine serves one at least."""
+# Then silence is a cause, and a check may go on.
 _LATE_S: Final = 3.0
-"""Then silence is a cause, and a check may go on."""
+# Characters of a model's name; others are not listed.
 _MAX_NAME: Final = 1024
-"""Characters of a model's name; others are not listed."""
+# Of characters: no name has them.
 _HALVES: Final = re.compile("[\ud800-\udfff]")
-"""Of characters: no name has them."""
 
 
 class _Unusable(Exception):  # noqa: N818 - what the answer is
@@ -106,8 +106,8 @@ class HealthChecks:
         """As it was given them at first. How long one check may take stays what it was at `open`."""
         self._config = config
         self.named = tuple(named_models)
+        # Else the only pool's own listing is passed on.
         self.lists_models = has_several_pools or bool(named_models)
-        """Else the only pool's own listing is passed on."""
 
     def open(self) -> None:
         """To be called before the first `watch`."""
@@ -321,12 +321,12 @@ def vllm_abilities(version: str) -> Abilities:
     )
 
 
+# By OpenSSL's number (X509_V_ERR_CERT_HAS_EXPIRED, _HOSTNAME_MISMATCH, _IP_ADDRESS_MISMATCH).
 _CERTIFICATE_FAULTS: Final = {
     10: "certificate has expired",
     62: "certificate is of another name: set upstream.tls_server_name",
     64: "certificate is of another address: set upstream.tls_server_name",
 }
-"""By OpenSSL's number (X509_V_ERR_CERT_HAS_EXPIRED, _HOSTNAME_MISMATCH, _IP_ADDRESS_MISMATCH)."""
 
 
 def _describe(error: BaseException, timeout_s: float) -> str:

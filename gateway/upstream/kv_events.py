@@ -68,8 +68,8 @@ class KvIndex:
     def __init__(self, *, max_blocks: int = 1_000_000) -> None:
         self._max_blocks = max_blocks
         self._blocks: OrderedDict[Hash, _Block] = OrderedDict()
+        # The number of the batch that is wanted next.
         self.next = 0
-        """The number of the batch that is wanted next."""
         self.tokens: dict[SessionId, float] = {}
 
     def apply(self, number: int, events: Sequence[Event]) -> None:

@@ -30,8 +30,8 @@ from gateway.upstream.kv_events import AllBlocksCleared, KvIndex, decode_batch, 
 
 _REPORT_EVERY_S: Final = 0.5
 _REPLAY_SILENCE_S: Final = 2.0
+# So that the end of a host that could not close its connection is noticed.
 _HEARTBEAT_MS: Final = 5000
-"""So that the end of a host that could not close its connection is noticed."""
 
 _AGAIN_S: Final = 0.1
 

@@ -6,20 +6,20 @@ from typing import Final
 
 from gateway.upstream.errors import LOCAL_KINDS
 
+# An event loop that is later than this stood still.
 STALL_S: Final = 0.1
-"""An event loop that is later than this stood still."""
+# Faults over this long, without a connection between them, appear in `GET /turnpike/readyz`.
 LASTING_S: Final = 10.0
-"""Faults over this long, without a connection between them, appear in `GET /turnpike/readyz`."""
 
 
 class LocalFaults:
     """One for the process."""
 
     def __init__(self) -> None:
+        # By kind; those that never happened are there with 0.
         self.counts: Counter[str] = Counter(dict.fromkeys(LOCAL_KINDS, 0))
-        """By kind; those that never happened are there with 0."""
+        # By kind: the first and the last fault since a connection could be made.
         self._spells: dict[str, tuple[float, float]] = {}
-        """By kind: the first and the last fault since a connection could be made."""
         self._tick_s = float("inf")
         self._stalls: deque[tuple[float, float]] = deque(maxlen=256)
 

@@ -130,16 +130,16 @@ class Replica:
         self.address = address
         self.api_key = api_key
         self.responses_websocket = responses_websocket
+        # Signs hints to its engine; the engine makes a new one at each start.
         self.hint_key: str | None = None
-        """Signs hints to its engine; the engine makes a new one at each start."""
         self._config = config
         self._tls = transport.tls
         self.local_faults = local_faults if local_faults is not None else LocalFaults()
         self._keepalive_s = transport.keepalive_s
         self._may_connect_to = transport.may_connect_to
         self._resolver = Resolver(address.host, address.port)
+        # Most recently used last.
         self._idle: list[UpstreamConnection] = []
-        """Most recently used last."""
         self._is_closed = False
         self._busy: set[UpstreamConnection] = set()
 

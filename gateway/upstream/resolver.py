@@ -13,8 +13,8 @@ from typing import Final
 
 from gateway.upstream.errors import lookup_error
 
+# No new look-up for this long.
 _FRESH_S: Final = 5.0
-"""No new look-up for this long."""
 
 
 class Resolver:

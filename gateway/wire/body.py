@@ -74,29 +74,29 @@ TEXT = msgspec.json.Decoder(str)
 _NAMED = msgspec.json.Decoder(_Named)
 _FLAG = msgspec.json.Decoder(bool | float | str)
 
+# What decoding raises on malformed JSON, wrong types, bad UTF-8 and bottomless nesting.
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What decoding raises on malformed JSON, wrong types, bad UTF-8 and bottomless nesting."""
 
 _WORDS = {
     **dict.fromkeys(("1", "on", "t", "true", "y", "yes"), True),
     **dict.fromkeys(("0", "off", "f", "false", "n", "no"), False),
 }
+# The longest flag with every letter escaped; longer numbers do not occur.
 _MAX_FLAG_BYTES = 64
-"""The longest flag with every letter escaped; longer numbers do not occur."""
 
+# Values that a body may hold and still be read, counted by commas, brackets and braces, those in texts
+# included. Eight megabytes of source code have about so many; a list of millions of tiny items would cost us
+# thirty times its size in memory.
 MAX_STRUCTURE = 2**19
-"""Values that a body may hold and still be read, counted by commas, brackets and braces, those in texts
-included. Eight megabytes of source code have about so many; a list of millions of tiny items would cost us
-thirty times its size in memory."""
+# Backslashes in a body that is read: texts full of them take many times as long to skip as others. Six
+# megabytes of Chinese that is written in escapes have so many.
 MAX_ESCAPES = 2**20
-"""Backslashes in a body that is read: texts full of them take many times as long to skip as others. Six
-megabytes of Chinese that is written in escapes have so many."""
+# Of a body that is too much to be read, a larger one is not even searched for its model.
 MAX_OUTLINE_BYTES = 2**22
-"""Of a body that is too much to be read, a larger one is not even searched for its model."""
+# Items of a conversation, or tools: a hundred times as many as agents have.
 MAX_ITEMS = 2**13
-"""Items of a conversation, or tools: a hundred times as many as agents have."""
+# Counted at a time, in less than a millisecond.
 _PIECE_BYTES = 2**21
-"""Counted at a time, in less than a millisecond."""
 
 
 class Oversized(ValueError):  # noqa: N818 - what the body is

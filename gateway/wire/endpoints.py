@@ -34,11 +34,11 @@ _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _CHAT, _COMPLETIONS, _RESPONSES = Protocol.CHAT, Protocol.COMPLETIONS, Protocol.RESPONSES
 _MESSAGES, _OTHER = Protocol.MESSAGES, Protocol.OTHER
 
+# Paths that end a session; no engine has them.
 RELEASES = ("/finish_session", "/programs/release", "/v1/finish_session", "/v1/programs/release")
-"""Paths that end a session; no engine has them."""
 
+# vLLM's demo server, SGLang, llama.cpp.
 _OF_OTHER_ENGINES = ("/generate", "/api/chat", "/api/generate", "/vertex_generate", "/completion", "/infill")
-"""vLLM's demo server, SGLang, llama.cpp."""
 
 _Row = tuple[str, str, Protocol, Work, bool]
 
@@ -106,6 +106,7 @@ _ROUTES: tuple[_Row, ...] = (
     *(("POST", path, _OTHER, Work.LIGHT, True) for path in RELEASES),
 )
 
+# In a path that is in no row: what vLLM (0.32) and SGLang offer their operators, and will.
 _STEERS = re.compile(
     r"""
       weight | adapter | cache | profile | expert_distribution | internal_state | memory_occupation
@@ -116,11 +117,10 @@ _STEERS = re.compile(
     """,
     re.VERBOSE,
 )
-"""In a path that is in no row: what vLLM (0.32) and SGLang offer their operators, and will."""
 
+# Mounts (`/adapters` is SageMaker's LoRA door, `/turnpike` our plugin's): everything below them is the
+# operator's, too.
 _CONTROL_TREES = ("/metrics", "/adapters", "/debug", "/turnpike")
-"""Mounts (`/adapters` is SageMaker's LoRA door, `/turnpike` our plugin's): everything below them is the
-operator's, too."""
 
 _AMBIGUOUS = re.compile(
     r"""

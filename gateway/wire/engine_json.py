@@ -19,14 +19,14 @@ from typing import Any, Final
 
 from gateway.wire.body import Oversized
 
+# A larger body is not copied.
 MAX_BYTES: Final = 2**25
-"""A larger body is not copied."""
+# Replacements, and brackets where it is nested too deeply: more than agents' bodies have, and less than a
+# second's work.
 MAX_STEPS: Final = 2**16
-"""Replacements, and brackets where it is nested too deeply: more than agents' bodies have, and less than a
-second's work."""
 _PIECE_BYTES: Final = 2**18
+# A step takes as long as passing over so many bytes.
 _STEP_BYTES: Final = 2**10
-"""A step takes as long as passing over so many bytes."""
 _MAX_DEPTH: Final = 64
 _QUOTE: Final = ord('"')
 _TEXT: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
@@ -35,8 +35,8 @@ _TO_NUMBER: Final = re.compile(rb'[^"NI]*+(?:%s[^"NI]*+)*+' % _TEXT, re.DOTALL)
 _TO_BRACKET: Final = re.compile(rb'[^"\[\]{}]*+(?:%s[^"\[\]{}]*+)*+' % _TEXT, re.DOTALL)
 _LOW: Final = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _ESCAPE: Final = rb"\\(?:[^u]|u(?:[^dD]|[dD](?:[0-7]|[89abAB][0-9a-fA-F]{2}%s)))" % _LOW
+# Over whole escapes, so that none is cut where a piece ends.
 _TO_HALF: Final = re.compile(rb"[^\\\xed]*+(?:(?:%s|\xed[\x80-\x9f])[^\\\xed]*+)*+" % _ESCAPE, re.DOTALL)
-"""Over whole escapes, so that none is cut where a piece ends."""
 _HALF: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}|\xed[\xa0-\xbf][\x80-\xbf]")
 
 

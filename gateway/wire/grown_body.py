@@ -28,16 +28,16 @@ from gateway.wire.body import (
 )
 from gateway.wire.hashing import digest, digest_all
 
+# A smaller body is read in a few microseconds.
 LEAST_BYTES: Final = 16 << 10
-"""A smaller body is read in a few microseconds."""
+# A larger one is measured first.
 _MOST_BYTES: Final = MAX_STRUCTURE
-"""A larger one is measured first."""
+# Conversations of one connection: clients have pools of connections, and use them in turns.
 _KEPT: Final = 4
-"""Conversations of one connection: clients have pools of connections, and use them in turns."""
+# Of all of these together: 16 KiB, and agents' conversations have some hundred.
 _KEPT_ITEMS: Final = 2_048
-"""Of all of these together: 16 KiB, and agents' conversations have some hundred."""
+# Before the end of a conversation: their comparison rules out most others without hashing.
 _NEAR_BYTES: Final = 32
-"""Before the end of a conversation: their comparison rules out most others without hashing."""
 _OPENINGS: Final = {
     is_responses: re.compile(rb'"%s"[ \t\r\n]*:[ \t\r\n]*\[[ \t\r\n]*\Z' % name)
     for is_responses, name in ((False, b"messages"), (True, b"input"))
@@ -96,10 +96,10 @@ class GrownBodies:
     __slots__ = ("_beginnings", "connection")
 
     def __init__(self) -> None:
+        # A name that no other one has, once it is needed.
         self.connection = ""
-        """A name that no other one has, once it is needed."""
+        # The one that was used last comes last.
         self._beginnings: list[_Beginning] = []
-        """The one that was used last comes last."""
 
     def decode(self, body: bytes, *, is_responses: bool) -> tuple[RequestBody, Sequence[Raw]] | None:
         """The fields, and the items of the conversation; None if it had better be read as a whole."""

@@ -7,8 +7,8 @@ from typing import Final
 from gateway.wire.headers import RawHeaders
 
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+# Of a `Sec-WebSocket-Key`: 16 in base64.
 _KEY_BYTES: Final = 24
-"""Of a `Sec-WebSocket-Key`: 16 in base64."""
 
 
 def is_handshake(method: bytes, headers: RawHeaders, version: str) -> bool:

@@ -18,8 +18,8 @@ from msgspec import Raw
 from xxhash import xxh3_64_intdigest
 
 _seed = [0]
+# BLAKE2b with its key, to be copied: half the time of making one.
 _key: list[Any] = [None]
-"""BLAKE2b with its key, to be copied: half the time of making one."""
 _secret: list[bytes | None] = [None]
 _BLANKS: Final = b"\t\n\v\f\r\x1c\x1d\x1e\x1f "
 

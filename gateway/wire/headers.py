@@ -1,7 +1,7 @@
 """Header fields as they were received: order and case kept, looked up without regard to case."""
 
+# The raw list, so that it can be sent on byte for byte.
 RawHeaders = list[tuple[bytes, bytes]]
-"""The raw list, so that it can be sent on byte for byte."""
 
 
 def get_header(headers: RawHeaders, lower_name: bytes) -> str | None:

@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from zlib import _Decompress as _Stream
 
 MAX_INFLATED_BYTES = 64 * 2**20
+# Inflated to deflated. Long agent histories reach about 20.
 MAX_RATIO = 200
-"""Inflated to deflated. Long agent histories reach about 20."""
+# Twice as many as `bgzip` makes of the largest body.
 MAX_MEMBERS: Final = 2048
-"""Twice as many as `bgzip` makes of the largest body."""
 
+# Below this, the ratio does not matter.
 _ANY_SIZE_BYTES = 2**20
-"""Below this, the ratio does not matter."""
 
 _PIECE_BYTES = 256 * 2**10
+# At a time: what follows the end of a member is copied.
 _FED_BYTES: Final = 64 * 2**10
-"""At a time: what follows the end of a member is copied."""
 
 _GZIP_WINDOW, _ZLIB_WINDOW, _RAW_WINDOW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 _ZSTD_WINDOW: Final[dict[int, int]] = {zstd.DecompressionParameter.window_log_max: 23}
 
+# The content codings that `Inflater` knows.
 INFLATABLE = frozenset({"gzip", "x-gzip", "deflate", "zstd"})
-"""The content codings that `Inflater` knows."""
 
 
 class InflationError(ValueError):

@@ -3,10 +3,10 @@
 import re
 from typing import Final
 
+# Of a string, what is left up to its closing quote.
 _STRING: Final = re.compile(r'(?:[^"\\]++|\\.)*+', re.DOTALL)
-"""Of a string, what is left up to its closing quote."""
+# What is up to the next brace, or to the start of a string that does not end here.
 _BETWEEN: Final = re.compile(r'(?:[^{}"]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
-"""What is up to the next brace, or to the start of a string that does not end here."""
 
 
 class ObjectEnd:
@@ -20,8 +20,8 @@ class ObjectEnd:
     def __init__(self) -> None:
         self._depth = 0
         self._is_in_string = False
+        # The last piece ended behind a backslash.
         self._is_escaped = False
-        """The last piece ended behind a backslash."""
         self._is_over = False
 
     @property

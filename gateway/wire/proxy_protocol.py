@@ -10,8 +10,8 @@ import ipaddress
 import re
 from typing import Final, NamedTuple
 
+# The least that the document requires of receivers; headers of version 1 have at most 107 bytes.
 MAX_BYTES: Final = 536
-"""The least that the document requires of receivers; headers of version 1 have at most 107 bytes."""
 _MAX_V1_BYTES: Final = 107
 _SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 _HEAD_BYTES: Final = 16

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+# A piece of a body to write; a memoryview where copying the client's bytes would be waste.
 Chunk = bytes | memoryview
-"""A piece of a body to write; a memoryview where copying the client's bytes would be waste."""
 
 _BLANKS = b" \t\n\r"
 _BEGINS = re.compile(rb"[ \t\n\r]*+\{")

@@ -5,8 +5,8 @@ only for events that matter are its data lines taken out. So a chunk that holds 
 how engines write them, costs one search and one split.
 """
 
+# A larger event stops the splitter: it is no token, and we do not buffer without bound.
 MAX_EVENT_BYTES = 4 * 2**20
-"""A larger event stops the splitter: it is no token, and we do not buffer without bound."""
 
 _END = b"\n\n"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -16,11 +16,11 @@ class EventSplitter:
     """Collects chunks and gives back complete events. Never raises."""
 
     def __init__(self) -> None:
+        # The start of an event whose end has not come.
         self._pending = bytearray()
-        """The start of an event whose end has not come."""
         self._ends_in_cr = False
+        # An event was too large, or there were too many; nothing more will come out.
         self.is_stopped = False
-        """An event was too large, or there were too many; nothing more will come out."""
 
     @property
     def is_between_events(self) -> bool:

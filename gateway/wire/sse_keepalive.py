@@ -13,8 +13,8 @@ from gateway.wire.body import UNREADABLE
 from gateway.wire.engine_json import read_loosely
 from gateway.wire.headers import RawHeaders
 
+# Without an empty line: some readers, of Go mostly, take the end of an event without data for a fault.
 _COMMENT: Final = b": keep-alive\n"
-"""Without an empty line: some readers, of Go mostly, take the end of an event without data for a fault."""
 _PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 _KEEP_ALIVE: Final = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
 _MAX_TEXT_BYTES: Final = 2000

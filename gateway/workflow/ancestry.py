@@ -25,25 +25,25 @@ from gateway.workflow.counter_ids import is_counter_like
 from gateway.workflow.traces import Holders, Traces, holders
 from gateway.workflow.turns import CONFIDENCE, Identity, Outcome, Turn
 
+# Clients obey `retry-after`: none returns earlier, most within 50 ms.
 PUNCTUAL_S: Final = 0.1
-"""Clients obey `retry-after`: none returns earlier, most within 50 ms."""
 UNSCHEDULED_S: Final = 0.5
+# Some clients ignore longer waits.
 OBEYED_S: Final = 30.0
-"""Some clients ignore longer waits."""
+# Latest retry without a `retry-after`; later, it is another client with the same request.
 PATIENCE_S: Final = 10.0
-"""Latest retry without a `retry-after`; later, it is another client with the same request."""
+# Retries are later in proportion to the attempt's duration.
 BACKING_OFF: Final = 2.0
-"""Retries are later in proportion to the attempt's duration."""
+# Messages of a client behind an omitted answer.
 MAX_UNANSWERED: Final = 2
-"""Messages of a client behind an omitted answer."""
+# A shorter answer is no evidence without its conversation.
 _MIN_ECHO_CHARS: Final = 16
-"""A shorter answer is no evidence without its conversation."""
+# A program that rejects an answer follows up within this time; its tools may run before.
 REJECTED_S: Final = 30.0
-"""A program that rejects an answer follows up within this time; its tools may run before."""
+# Most confidence without proof: another user of the template could have sent the request.
 GUESS: Final = 0.8
-"""Most confidence without proof: another user of the template could have sent the request."""
+# Most confidence where another session fits as well.
 CHOICE: Final = 0.6
-"""Most confidence where another session fits as well."""
 
 _Found = Sequence[Turn]
 
@@ -69,8 +69,8 @@ class Search:
         self._known: Callable[[Holders, int], _Found] = holders
         ids = [*facts.state_ids, *filterfalse(is_counter_like, facts.echoed_ids)]
         self._has_counters = not ids
+        # Returned ids, newest first; random ones alone, if there are any.
         self._ids = list(map(hash_text, ids or facts.echoed_ids))
-        """Returned ids, newest first; random ones alone, if there are any."""
 
     def identity(self, within: Callable[[Turn], bool] | None = None) -> Identity:
         """`within`: restricts the parents; None: any turn of the tenant."""

@@ -30,12 +30,12 @@ from gateway.tool_probe.text_calls import Block, TextCalls
 from gateway.workflow.aeg.graph import Graph, HeldContext, Pause, Silence, Step, ToolSet, tool_set
 from gateway.workflow.aeg.graphs import AegConfig, Graphs, Tier
 
+# Conversations kept per session; more, if more have live turns.
 MAX_OF_SESSION: Final = 64
-"""Conversations kept per session; more, if more have live turns."""
 _MOST_AT_ONCE: Final = 16
 _LEAST_SILENCE_S: Final = 2.0
+# Prior of pauses, with tools and without.
 _SILENT_AT_FIRST_S: Final = {True: 60.0, False: 10.0}
-"""Prior of pauses, with tools and without."""
 _BEGIN: Final = (Edge.OPENS, Edge.SPAWNED)
 
 
@@ -114,8 +114,8 @@ class Conversations:
         self.graphs = Graphs(config.types)
         self.text_calls: TenantLru[TenantId, None, TextCalls] = TenantLru(config.types.max_tenants)
         self._threads: OrderedDict[ThreadId, Conversation] = OrderedDict()
+        # A heap.
         self._due: list[tuple[float, ThreadId]] = []
-        """A heap."""
         self._sessions: dict[SessionId, list[ThreadId]] = {}
         self.thread = self._threads.get
 

@@ -11,22 +11,22 @@ import re
 from functools import lru_cache
 from typing import Final
 
+# Random letters and digits: more than 40 bits, or 32 in hexadecimal.
 MIN_RANDOM_CHARS: Final = 8
-"""Random letters and digits: more than 40 bits, or 32 in hexadecimal."""
+# The same before a number: tools' names may look random (`s3GetObjectV2_0`), but are shorter.
 MIN_NUMBERED_CHARS: Final = 16
-"""The same before a number: tools' names may look random (`s3GetObjectV2_0`), but are shorter."""
 _DISTINCT: Final = 4
 _LONGEST: Final = 256
 _NUMBER_CHARS: Final = 6
 _PARTS: Final = re.compile(r"[0-9A-Za-z]+")
 _NUMBERS_AND_WORDS: Final = re.compile(r"[0-9]+|[A-Za-z]+")
 _RUNS: Final = re.compile(r"[0-9]+|[a-z]+|[A-Z]+")
+# Digits and letters mixed.
 _MIXED: Final = re.compile(r"[0-9][A-Za-z]{1,14}[0-9]|[A-Za-z][0-9]{1,14}[A-Za-z]")
-"""Digits and letters mixed."""
+# The second half of a random UUID, as vLLM uses it: the first digit is the variant (RFC 9562).
 _END_OF_UUID: Final = re.compile(r"[89ab][0-9a-f]{15}")
-"""The second half of a random UUID, as vLLM uses it: the first digit is the variant (RFC 9562)."""
+# Kimi's ids are `functions.NAME:NUMBER`.
 _OF_A_TOOL: Final = "functions."
-"""Kimi's ids are `functions.NAME:NUMBER`."""
 
 
 @lru_cache(1024)

@@ -40,8 +40,8 @@ class Hints:
         self._graphs = graphs if graphs is not None else Graphs(AegConfig())
         self._number = 0
         self._kv_used: dict[ReplicaId, float] = {}
+        # The engine with a hint of each live session.
         self._engines: dict[SessionId, ReplicaId] = {}
-        """The engine with a hint of each live session."""
 
     def engine_reported(self, replica: ReplicaId, kv_used: float | None) -> None:
         if kv_used is not None and (replica in self._kv_used or len(self._kv_used) < _MAX_REPLICAS):

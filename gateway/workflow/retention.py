@@ -25,16 +25,16 @@ from gateway.domain.request import Claims
 from gateway.workflow.aeg.graphs import Tier
 from gateway.workflow.conversations import Conversation, StepPrediction
 
+# The TTL is this quantile of the tool's latency.
 PERCENTILE: Final = 0.95
-"""The TTL is this quantile of the tool's latency."""
 _LEAST_S: Final = 1.0
+# TTL of an unknown step.
 UNKNOWN_S: Final = 6.0
-"""TTL of an unknown step."""
 MAX_S: Final = 300.0
+# After an answer without calls.
 _MAX_IDLE_S: Final = 30.0
-"""After an answer without calls."""
+# Shares of the KV cache in use.
 _SHRINK_FROM, _HALF_AT = 0.7, 0.9
-"""Shares of the KV cache in use."""
 _LIKELY_END: Final = 0.5
 
 

@@ -23,10 +23,10 @@ from gateway.workflow.traces import MAX_TWINS, Traces
 from gateway.workflow.turns import ExplicitKey, Identity, Session, Thread
 
 _EXPIRE_BATCH: Final = 64
+# Threads of a session with a name of the client's.
 MAX_NAMED: Final = 64
-"""Threads of a session with a name of the client's."""
+# Stated ids of a session: its own, and its sub-agents'.
 MAX_KEYS: Final = 64
-"""Stated ids of a session: its own, and its sub-agents'."""
 
 
 class SessionsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,13 +44,13 @@ class SessionStore:
     def __init__(self, config: SessionsConfig, ids: Iterator[SessionId]) -> None:
         self._config = config
         self._ids = ids
+        # Least recently seen first.
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()
-        """Least recently seen first."""
         self.get = self._sessions.get
         self._by_explicit: dict[ExplicitKey, SessionId] = {}
         self._traces: dict[TenantId, Traces] = {}
+        # Tenants by their number of sessions.
         self._with: dict[int, dict[TenantId, None]] = {}
-        """Tenants by their number of sessions."""
         self._most = 0
         self._twins: Memory[bool] = Memory(MAX_TWINS)
 

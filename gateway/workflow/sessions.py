@@ -36,14 +36,14 @@ from gateway.workflow.turns import Identity, Outcome, Session, Thread, Turn
 
 __all__ = ["Session", "Sessions", "SessionsConfig"]
 
+# Least confidence to join a session; below it the turn starts one of its own, with the guess noted. All
+# values above 0.8 and up to 0.95 do the same (docs/design/sessions.md).
 ACTS_FROM: Final = 0.9
-"""Least confidence to join a session; below it the turn starts one of its own, with the guess noted. All
-values above 0.8 and up to 0.95 do the same (docs/design/sessions.md)."""
+# Fields that a turn and its trace have in common.
 _HANDED_ON: Final = (
     *("request", "tail", "body", "agent", "client", "offers_tools", "is_opening", "is_side", "attempt"),
     *("text", "chars", "minted", "calls", "has_secrets", "has_private_answer"),
 )
-"""Fields that a turn and its trace have in common."""
 
 
 class Sessions(SessionStore):

@@ -14,11 +14,11 @@ from gateway.workflow.turns import Outcome, Session, Turn
 
 MAX_HOLDERS: Final = 8
 _MAX_ANSWERS: Final = 2**14
+# Names of evidence that two gateways minted, over all tenants: at least the newer half, two minutes of 500
+# twins a second. They matter until the twins go on, and take 16 MB at most.
 MAX_TWINS: Final = 2**17
-"""Names of evidence that two gateways minted, over all tenants: at least the newer half, two minutes of 500
-twins a second. They matter until the twins go on, and take 16 MB at most."""
+# Shorter answers may be common (`Hello! How can I help you today?`).
 MIN_SECRET_CHARS: Final = 64
-"""Shorter answers may be common (`Hello! How can I help you today?`)."""
 
 _NOBODY: Final = SessionId("")
 
@@ -30,16 +30,16 @@ class Traces:
 
     def __init__(self, twins: Memory[bool]) -> None:
         """`twins`: evidence that two gateways minted, of all tenants."""
+        # The longest unseen first.
         self.sessions: OrderedDict[SessionId, Session] = OrderedDict()
-        """The longest unseen first."""
         self.tails: Holders = {}
         self.bodies: Holders = {}
         self.minted: Holders = {}
         self.texts: Holders = {}
+        # Client software whose transport numbers its attempts.
         self.counting: set[int] = set()
-        """Client software whose transport numbers its attempts."""
+        # Long answers, with their session; `_NOBODY` after a second one.
         self._given: Memory[SessionId] = Memory(_MAX_ANSWERS)
-        """Long answers, with their session; `_NOBODY` after a second one."""
         self._twins = twins
 
     def add_arrival(self, turn: Turn) -> None:

@@ -13,8 +13,8 @@ from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.model_choice import Choice
 from gateway.domain.request import PromptHead
 
+# Tenant, schema, the session as the client names it.
 ExplicitKey = tuple[TenantId, str, str]
-"""Tenant, schema, the session as the client names it."""
 _MAX_PARTS: Final = 16
 CONFIDENCE: Final[dict[SessionSource, float]] = {
     SessionSource.TURNPIKE_HEADER: 1.0,

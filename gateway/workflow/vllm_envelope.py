@@ -16,8 +16,8 @@ PROTOCOL_VERSION: Final = "0.1"
 TURNPIKE: Final = "turnpike.session"
 RETAIN: Final = "kv.retain"
 SET_PRIORITY: Final = "vllm.set_priority"
+# `kv.retain`'s highest priority; blocks without one have 0.
 MOST: Final = 100
-"""`kv.retain`'s highest priority; blocks without one have 0."""
 
 
 class _Hint(msgspec.Struct):

@@ -11,10 +11,10 @@ from turnpike_vllm.retain.retention import Reason, Release, Retention, Thread
 from turnpike_vllm.sessions import DEFAULT_REUSE, Sessions, ThreadPolicy
 from turnpike_vllm.step_time import StepTimeModel
 
+# After a task's last answer, somebody may ask for more.
 FINAL_REUSE = 0.25
-"""After a task's last answer, somebody may ask for more."""
+# Blocks that are given up at a time: a request that runs takes a few in each step.
 _AT_LEAST = 16
-"""Blocks that are given up at a time: a request that runs takes a few in each step."""
 
 
 class KvRetainer:
@@ -27,8 +27,8 @@ class KvRetainer:
         self.retention = retention
         self.holds: Counter[str] = Counter()
         self.releases: Counter[str] = Counter()
+        # Seconds of prefill of what was held, and found by the turn that came back: an upper bound.
         self.saved_s = 0.0
-        """Seconds of prefill of what was held, and found by the turn that came back: an upper bound."""
 
     def turn_ended(self, state: RequestState, *, is_blocked: bool, now: float) -> None:
         """A request of a session has stopped by itself. Called while it still has its blocks."""

@@ -23,11 +23,11 @@ class KvPool:
         self.manager = kv_cache_manager
         self.pool = kv_cache_manager.block_pool
         self.block_size = block_size
+        # Without the null block, which no request ever gets.
         self.total_blocks: int = self.pool.num_gpu_blocks - 1
-        """Without the null block, which no request ever gets."""
         self.groups = len(kv_cache_manager.get_blocks("").blocks)
+        # Block → how often it is held: whatever the holds' own books say, all of it can be let go.
         self._held: Counter[int] = Counter()
-        """Block → how often it is held: whatever the holds' own books say, all of it can be let go."""
 
     @staticmethod
     def missing_features(kv_cache_manager: Any) -> list[str]:

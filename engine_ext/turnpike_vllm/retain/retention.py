@@ -96,8 +96,8 @@ def _key(block: Any) -> Hashable:
     return found
 
 
+# Blocks at which attention costs about as much of a prefill as everything else.
 _LONG = 512.0
-"""Blocks at which attention costs about as much of a prefill as everything else."""
 
 
 class Release(NamedTuple, Generic[Block]):

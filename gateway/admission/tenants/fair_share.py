@@ -32,19 +32,19 @@ from msgspec import Meta
 
 from gateway.domain.ids import TenantId
 
+# §6.2.
 EPOCH_S: Final = 0.1
-"""§6.2."""
+# §6.2 (4).
 BLOCKED_S: Final = 0.5
-"""§6.2 (4)."""
+# So many times its share is safe.
 SHARE_GRACE: Final = 1.5
-"""So many times its share is safe."""
+# Of the largest demand.
 _MUCH: Final = 0.5
-"""Of the largest demand."""
+# A time constant.
 LATELY_S: Final = 1_800.0
-"""A time constant."""
 _EVERY_S: Final = 5.0
+# Sessions: less is forgotten.
 _LEAST: Final = 0.01
-"""Sessions: less is forgotten."""
 _REMEMBERED: Final = 4_096
 
 
@@ -57,17 +57,17 @@ class FairShareConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class FairShare:
     def __init__(self, weights: dict[TenantId, float] | None = None) -> None:
         self.weights = weights if weights is not None else {}
+        # Places, of those that hold any. Read only, like the next two.
         self.held: dict[TenantId, float] = {}
-        """Places, of those that hold any. Read only, like the next two."""
+        # Sessions.
         self.waiting: dict[TenantId, int] = {}
-        """Sessions."""
+        # The recent mean of places.
         self.lately: dict[TenantId, float] = {}
-        """The recent mean of places."""
         self._looked_s: float | None = None
+        # The latter two: of tenants that hold something or wait.
         self._all_held = self._all_recent = self._weight_there = 0.0
-        """The latter two: of tenants that hold something or wait."""
+        # Of tenants that hold something, for a weight of 1.
         self._max_demand = 0.0
-        """Of tenants that hold something, for a weight of 1."""
 
     def weight(self, tenant: TenantId) -> float:
         return self.weights.get(tenant, 1.0)

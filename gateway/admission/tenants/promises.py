@@ -24,26 +24,26 @@ feedback time.
 import math
 from typing import Final
 
+# Why the level changes.
 LATE, IN_TIME = "others_late", "others_in_time"
-"""Why the level changes."""
+# Of α's allowance, for all turns together.
 _ALLOWED: Final = 0.5
-"""Of α's allowance, for all turns together."""
+# Of that: below it the level rises.
 _RESTS: Final = 0.75
-"""Of that: below it the level rises."""
 _DECREASE: Final = 0.8
+# Turns late by the whole allowance; later ones count for more.
 _EVIDENCE_TURNS: Final = 20.0
-"""Turns late by the whole allowance; later ones count for more."""
+# Feedback times that a turn counts.
 _LASTS: Final = 10.0
-"""Feedback times that a turn counts."""
+# Of the KV budget, which stays in use.
 _LEAST_FILL: Final = 0.7
-"""Of the KV budget, which stays in use."""
 
 
 class Promises:
     def __init__(self, alpha: float) -> None:
         self._allowed = _ALLOWED * (alpha - 1.0)
+        # Sessions, for a weight of 1.
         self.level = math.inf
-        """Sessions, for a weight of 1."""
         self._taken_s = self._alone_s = self._turns = 0.0
         self._faded_s = self._changed_s = -math.inf
 

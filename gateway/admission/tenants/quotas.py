@@ -33,8 +33,8 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Quotas:
     def __init__(self, quotas: dict[TenantId, Quota]) -> None:
         self._quotas = quotas
+        # The remaining tokens at a time, for tenants with a quota.
         self._tokens: dict[TenantId, tuple[float, float]] = {}
-        """The remaining tokens at a time, for tenants with a quota."""
 
     def set(self, quotas: dict[TenantId, Quota]) -> None:
         self._quotas = quotas

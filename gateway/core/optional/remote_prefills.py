@@ -31,10 +31,10 @@ from gateway.domain.request import Work as Kind
 from gateway.requests.prefill import may_have_leg
 from gateway.routing.disaggregation import DisaggregationConfig, Work, pays
 
+# Times what was predicted.
 _PATIENCE: Final = 4.0
-"""Times what was predicted."""
+# Replicas beside its home where it might run as a whole: those that run least.
 _LOOKED_AT: Final = 3
-"""Replicas beside its home where it might run as a whole: those that run least."""
 
 
 class _Leg(msgspec.Struct, eq=False, frozen=True):
@@ -66,8 +66,8 @@ class RemotePrefills:
         self._out, self._stream = books.out, books.stream
         self._under_way: dict[RequestId, _Leg] = {}
         self._rates = {pool: TransferRate(config.tokens_per_s) for pool in pools}
+        # By turn that has begun behind a leg: when its first token would come, were its prompt there.
         self._awaited: dict[RequestId, float] = {}
-        """By turn that has begun behind a leg: when its first token would come, were its prompt there."""
 
     def __contains__(self, request: RequestId) -> bool:
         return request in self._under_way

@@ -35,11 +35,11 @@ from gateway.routing.kv_ledger import Conversation
 from gateway.workflow.aeg.graph import ToolSet
 from gateway.workflow.conversations import StepPrediction
 
+# How long tools are taken to run of which nothing is known.
 _UNKNOWN_GAP_S: Final = 1.0
-"""How long tools are taken to run of which nothing is known."""
 _STEPS: Final = 20_000
+# Conversations of one session that are remembered, as in `workflow/conversations.py`.
 _OF_SESSION: Final = 64
-"""Conversations of one session that are remembered, as in `workflow/conversations.py`."""
 
 
 class Pause(msgspec.Struct, eq=False, kw_only=True):
@@ -85,12 +85,12 @@ class PrefillsAhead:
         self._out, self._stream = books.out, books.stream
         self._to_engines = to_engines
         self._under_way: dict[RequestId, _Ahead] = {}
+        # The longest silent session first.
         self._pauses: OrderedDict[SessionId, dict[ThreadId, Pause]] = OrderedDict()
-        """The longest silent session first."""
+        # By turn: those that wait for slack, or gave way; the longest first.
         self._wanted: dict[ReplicaId, dict[RequestId, Pause]] = {}
-        """By turn: those that wait for slack, or gave way; the longest first."""
+        # By the turn that was to find it, and is not over.
         self._awaited: dict[RequestId, _Ahead] = {}
-        """By the turn that was to find it, and is not over."""
         self.next_agents = NextAgents(_STEPS)
 
     def at(self, replica: ReplicaId) -> int:

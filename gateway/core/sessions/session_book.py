@@ -65,12 +65,12 @@ class SessionBook:
         self.hints = hints
         self.residence = residence
         self.trusted = trusted
+        # Hints that are to be sent, and to whom.
         self.due_hints: list[tuple[ReplicaId, str]] = []
-        """Hints that are to be sent, and to whom."""
         self.publishing = Publishing(sessions) if publishes else None
         self.conduct = Conduct()
+        # What was learned of tools, for whoever else learns from it.
         self.ran: list[ToolRun] = []
-        """What was learned of tools, for whoever else learns from it."""
 
     def find_home(self, tenant: TenantId, facts: RequestFacts) -> Residence | None:
         for state_id in facts.state_ids:

@@ -26,10 +26,10 @@ from gateway.domain.request import Answer, Usage, Work
 from gateway.routing.placement_policy import NOTHING_KNOWN, Query
 
 _EFFORT: Final = {Work.GENERATE: 2, Work.POOL: 1, Work.TUNNEL: 1}
+# The prompt begins with all that its session's last turn left in the cache.
 _EXTENDS_PROMPT: Final = (Edge.CONTINUES, Edge.RETRIES)
-"""The prompt begins with all that its session's last turn left in the cache."""
+# Work that costs an engine next to nothing and so never waits for a place.
 CAPACITY_FREE_WORK = (Work.LIGHT, Work.STATE)
-"""Work that costs an engine next to nothing and so never waits for a place."""
 
 
 class Dispatcher:
@@ -45,8 +45,8 @@ class Dispatcher:
         self._legs = legs
         self._ahead = ahead
         self._to_engines = to_engines
+        # Where a place became free since the gate looked last.
         self.pools_with_room: dict[PoolId, None] = {}
-        """Where a place became free since the gate looked last."""
 
     def with_room(self, candidates: Sequence[ReplicaLoad], *, now: float) -> list[ReplicaLoad]:
         open_to_more = self._fleet.open_to_more(candidates, now=now)

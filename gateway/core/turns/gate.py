@@ -44,8 +44,8 @@ class Gate:
         self._stream = books.stream
         self._dispatcher = dispatcher
         self._completion = completion
+        # Of the last event that was looked at.
         self._now = 0.0
-        """Of the last event that was looked at."""
 
     def decide(self, live: LiveRequest, *, now: float) -> Refusal | None:
         assert live.pool is not None

@@ -23,11 +23,11 @@ from gateway.core.turns.live import LiveRequest
 from gateway.domain.ids import Body, ReplicaId
 from gateway.domain.string_enums import Word
 
+# Replicas that may have died of a body; then nobody gets it any more.
 MOST_DEATHS = 2
-"""Replicas that may have died of a body; then nobody gets it any more."""
 _REMEMBERED_S = 60.0
+# A process takes its time to go, and checks to see it; whoever goes later is restarted.
 _DIED_WITHIN_S = 8.0
-"""A process takes its time to go, and checks to see it; whoever goes later is restarted."""
 _MOST_REMEMBERED = 4096
 
 
@@ -51,10 +51,10 @@ class _Failed(NamedTuple):
 class Suspects:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
+        # Failures by body. While it is empty, nobody need ask.
         self.remembered: OrderedDict[Body, list[_Failed]] = OrderedDict()
-        """Failures by body. While it is empty, nobody need ask."""
+        # Of these, those at which nothing broke: of too many they are forgotten first.
         self._doubtful: OrderedDict[Body, None] = OrderedDict()
-        """Of these, those at which nothing broke: of too many they are forgotten first."""
 
     def failed(self, live: LiveRequest, replica: ReplicaId, failure: Failure, *, now: float) -> None:
         body = live.body

@@ -21,8 +21,8 @@ from aiohttp.typedefs import Handler
 
 from gateway.server.auth.client_keys import Tenants, hash_key
 
+# Orchestrators' probes carry no key.
 OPEN_PATHS: Final = frozenset(("/turnpike/healthz", "/turnpike/readyz"))
-"""Orchestrators' probes carry no key."""
 _SHORT: Final = 128
 READS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="turnpike", charset="UTF-8"'}

@@ -26,8 +26,8 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.reused import Reused
 
 _STATIC: Final = Path(str(resources.files("gateway.dashboard"))) / "static"
+# Of metrics and gauges: one rendering serves all requests within so long.
 _MAX_AGE_S: Final = 0.25
-"""Of metrics and gauges: one rendering serves all requests within so long."""
 _PAGE_HEADERS: Final = {
     # The page loads nothing from elsewhere, and nobody may put it into a frame.
     "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
@@ -38,8 +38,8 @@ _PAGE_HEADERS: Final = {
 }
 
 
+# Of a key's hash: enough to identify a key, and nothing to find it by.
 _NAMED: Final = slice(7, 15)
-"""Of a key's hash: enough to identify a key, and nothing to find it by."""
 
 
 class Stopping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,8 +17,8 @@ from gateway.server.admin.access import READS, has_key, key_hash
 
 _HASH_SHOWN: Final = len("sha256:") + 12
 _PER_S: Final = 5.0
+# Records: repeated requests in vain cannot push everything else out of what is kept.
 _BURST: Final = 200.0
-"""Records: repeated requests in vain cannot push everything else out of what is kept."""
 _MAX_PATH: Final = 256
 
 
@@ -27,8 +27,8 @@ class Audit:
         self._take = take
         self._clock = clock
         self._allowance = Allowance(per_s=_PER_S, burst=_BURST)
+        # Actions without a record: there were too many.
         self.left_out = 0
-        """Actions without a record: there were too many."""
 
     def record(self, who: str, what: str, outcome: int) -> None:
         now = self._clock()

@@ -23,10 +23,10 @@ from gateway.telemetry.ring import Ring
 
 TICK_S: Final = 0.2
 _HEARTBEAT_TICKS: Final = 75
+# A reader that takes nothing for so long is cut off.
 _STUCK_S: Final = 60.0
-"""A reader that takes nothing for so long is cut off."""
+# For the records that a reader has not got when the gateway ends.
 _LAST_S: Final = 2.0
-"""For the records that a reader has not got when the gateway ends."""
 _MAX_READERS: Final = 256
 INCARNATION: Final = "x-turnpike-incarnation"
 _HEADERS: Final = {

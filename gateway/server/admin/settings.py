@@ -29,11 +29,11 @@ RELOAD_PATH: Final = "/turnpike/settings/reload"
 
 _RELOAD: Final = f"POST {RELOAD_PATH}"
 
+# Who, what, and what came of it as an HTTP status.
 Record = Callable[[str, str, int], None]
-"""Who, what, and what came of it as an HTTP status."""
+# The settings as they are read at the start: from their file, or from this text in its place, with the
+# environment and the command line. Blocks; raises ConfigError.
 Read = Callable[[str | None], Config]
-"""The settings as they are read at the start: from their file, or from this text in its place, with the
-environment and the command line. Blocks; raises ConfigError."""
 
 
 class Settings:

@@ -7,11 +7,11 @@ from aiohttp.typedefs import Handler
 
 from gateway.server.admin.settings import DIFF_PATH, RELOAD_PATH
 
+# Of a path that is compared; the work grows with its square.
 _LONGEST = 128
-"""Of a path that is compared; the work grows with its square."""
 
+# All begin alike, so less is no likeness.
 _LIKENESS = 0.85
-"""All begin alike, so less is no likeness."""
 
 
 @web.middleware

@@ -13,8 +13,8 @@ _HOP_BY_HOP: Final = frozenset(
     ("connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "content-length")
 )
 _NOT_ADDED: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+# What asking raises; RuntimeError once the client is closed.
 UNREACHABLE: Final = (aiohttp.ClientError, OSError, TimeoutError, RuntimeError)
-"""What asking raises; RuntimeError once the client is closed."""
 
 
 class Answer(NamedTuple):

@@ -20,8 +20,8 @@ from gateway.server.aggregator.control_client import Answer, ControlClient
 from gateway.server.aggregator.merged_events import MergedEvents, Positions
 from gateway.server.aggregator.merged_views import merge_graphs, merge_snapshots, merge_usage
 
+# As much as a gateway reads of a body, at most.
 _MAX_BODY: Final = 8 << 20
-"""As much as a gateway reads of a body, at most."""
 _Answers = list[tuple[ControlClient, Answer]]
 _MAX_BODIES: Final = 8
 _BODY_S: Final = 20.0

@@ -18,8 +18,8 @@ from gateway.server.admin.events import has_left
 from gateway.server.aggregator.control_client import UNREACHABLE, ControlClient
 from gateway.server.runtime.tasks import TaskGroup
 
+# Between the end of a gateway's stream and the next attempt.
 _AGAIN_S: Final = 0.2
-"""Between the end of a gateway's stream and the next attempt."""
 _STUCK_S: Final = 60.0
 _ID_LINE: Final = re.compile(rb"(?m)^id: (\d+)$")
 _AFTER: Final = re.compile(r"\d{1,9}-\d{1,18}(\.\d{1,9}-\d{1,18}){0,999}")

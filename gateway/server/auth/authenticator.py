@@ -16,6 +16,7 @@ from gateway.server.auth.client_keys import Tenant, Tenants
 from gateway.wire.endpoints import Endpoint, classify, is_ambiguous_path
 from gateway.wire.headers import RawHeaders
 
+# Headers by which other gateways let a client pick the backend. Nothing a client sends does so here.
 NAMES_AN_UPSTREAM: Final = frozenset(
     (
         b"x-turnpike-replica",
@@ -25,11 +26,10 @@ NAMES_AN_UPSTREAM: Final = frozenset(
         b"x-upstream-url",
     )
 )
-"""Headers by which other gateways let a client pick the backend. Nothing a client sends does so here."""
 
 
+# Before the name of a tool server.
 MCP_PREFIX: Final = "/mcp/"
-"""Before the name of a tool server."""
 
 
 class Caller(msgspec.Struct, frozen=True):

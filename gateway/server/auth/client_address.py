@@ -15,8 +15,8 @@ from typing import Final
 
 from gateway.wire.headers import RawHeaders
 
+# Of the headers together, their end; beyond it nobody is looked for.
 _MAX_BYTES: Final = 4096
-"""Of the headers together, their end; beyond it nobody is looked for."""
 _MAX_HOPS: Final = 32
 _FOR: Final = re.compile(r'(?:^|[;,\s])for="?(\[[0-9a-f:.]{2,64}\]|[0-9a-f:.]{2,64})', re.IGNORECASE)
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network

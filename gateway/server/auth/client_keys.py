@@ -55,8 +55,8 @@ class Tenants:
         None where keys alone count."""
         self.tokens = tokens
         self._stored: dict[str, StoredKey] = {}
+        # Of the file of keys.
         self.keys_fault = ""
-        """Of the file of keys."""
         self.apply_config(configs)
         self._anonymous: dict[str, Tenant] = {}
         self._salt = salt or secrets.token_bytes(16)

@@ -23,17 +23,17 @@ from gateway.telemetry.log_lines import ChangeLog, log_event
 from gateway.upstream.bounded_answers import read_at_most
 from gateway.upstream.replica import open_session
 
+# By the key's type; of EC keys, those of P-256.
 _ALGORITHMS: Final = {"RSA": "RS256", "EC": "ES256"}
-"""By the key's type; of EC keys, those of P-256."""
 _MAX_TOKEN: Final = 8192
 _MAX_JWKS: Final = 1 << 20
 _FETCH_S: Final = 10.0
+# Between two looks because a token names a key that is not known.
 _SOONEST_S: Final = 5.0
-"""Between two looks because a token names a key that is not known."""
 _KEYS_STAY_S: Final = 86_400.0
 
+# By key id: the algorithm, and the key as PyJWT wants it.
 Keys = Mapping[str | None, tuple[str, Any]]
-"""By key id: the algorithm, and the key as PyJWT wants it."""
 
 
 class _Verified(NamedTuple):
@@ -96,8 +96,8 @@ class JwtTokens:
         self._has_forgotten = False
         self._log = ChangeLog()
         self._is_key_missing = asyncio.Event()
+        # When keys last came.
         self._set_s = clock()
-        """When keys last came."""
 
     def tenant_of(self, token: str, known: Mapping[str, object]) -> str | None:
         """The name of one of the `known` tenants, or None."""

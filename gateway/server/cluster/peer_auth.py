@@ -14,10 +14,10 @@ from gateway.wire.endpoints import Endpoint, classify
 from gateway.wire.headers import RawHeaders
 
 PATH: Final = "/turnpike/peer"
+# The client's address, sealed for the gateway that is to get it: it is of no use at another one.
 PASSED: Final = b"x-turnpike-passed"
-"""The client's address, sealed for the gateway that is to get it: it is of no use at another one."""
+# What is passed on is of a session whose gateway is gone, and whose heir is who gets it.
 INHERITS: Final = b"x-turnpike-inherits"
-"""What is passed on is of a session whose gateway is gone, and whose heir is who gets it."""
 
 
 class Passing:

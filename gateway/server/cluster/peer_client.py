@@ -31,11 +31,11 @@ from gateway.wire.hop_by_hop import end_to_end
 from gateway.wire.splice import Chunk
 
 _CONNECT_WITHIN_S: Final = 0.5
+# In an answer: the request is not for the one that got it, which did nothing with it.
 BACK: Final = b"x-turnpike-passed: back\r\n"
-"""In an answer: the request is not for the one that got it, which did nothing with it."""
+# Passes a request on: to which peer (None: back to the one that it came from), and whether that is the heir
+# of a gateway that is gone. Whether its client was answered.
 PassOn = Callable[[Replica | None, bool], Awaitable[bool]]
-"""Passes a request on: to which peer (None: back to the one that it came from), and whether that is the heir
-of a gateway that is gone. Whether its client was answered."""
 _DROPPED: Final = frozenset((b"content-length", b"expect", PASSED, INHERITS))
 
 
@@ -54,8 +54,8 @@ class PeerLinks:
             tls_server_name=config.shared.peer_tls_server_name,
         )
         self._links: dict[str, Replica] = {}
+        # Of gateways that are gone, or elsewhere by now; their last answers are under way.
         self._left: list[Replica] = []
-        """Of gateways that are gone, or elsewhere by now; their last answers are under way."""
 
     def connect(self, origin: str, url: str) -> bool:
         known = self._links.get(origin)

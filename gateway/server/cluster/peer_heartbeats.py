@@ -33,12 +33,12 @@ from gateway.upstream.replica import open_session
 
 LASTS_S: Final = 1.0
 _KEPT_S: Final = 10.0
+# Each gateway sends to all others, so this is less often than an exchange with the store.
 _EVERY_S: Final = 0.25
-"""Each gateway sends to all others, so this is less often than an exchange with the store."""
 _WITHIN_S: Final = 0.5
 _MAX_BYTES: Final = 1 << 20
+# The event loop stood still if an answer comes so much later than the time limit.
 _STALLED_S: Final = 0.1
-"""The event loop stood still if an answer comes so much later than the time limit."""
 
 
 class PeerHeartbeat(msgspec.Struct, frozen=True, array_like=True):
@@ -82,10 +82,10 @@ class DirectTalk:
         self._links = links
         self._tls, self._server_name = tls, server_name
         self._sent_s = float("-inf")
+        # The newest of each, and when it came; older than `LASTS_S` it is kept against replays.
         self._received: dict[str, tuple[float, PeerHeartbeat]] = {}
-        """The newest of each, and when it came; older than `LASTS_S` it is kept against replays."""
+        # By origin, the URL where its gateway answered.
         self._proven: dict[str, str] = {}
-        """By origin, the URL where its gateway answered."""
         self._session: aiohttp.ClientSession | None = None
 
     def announce(self, heartbeat: PeerHeartbeat) -> bytes:

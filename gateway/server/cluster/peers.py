@@ -62,22 +62,22 @@ from gateway.upstream.tls import PeerTls
 T = TypeVar("T")
 
 _PERIOD_S: Final = 0.1
+# Ten periods. A process that computes for longer than that in one go is taken for gone.
 _GONE_AFTER_S: Final = LASTS_S
-"""Ten periods. A process that computes for longer than that in one go is taken for gone."""
+# So long after a store came back all gateways that run have reached it.
 _SETTLES_S: Final = LONGEST_WAIT_S + 1.0
-"""So long after a store came back all gateways that run have reached it."""
+# Share of its core that a gateway uses, from which new sessions begin where they come in: below it one core
+# serves all, above it the others must help.
 _BUSY_FROM: Final = 0.5
-"""Share of its core that a gateway uses, from which new sessions begin where they come in: below it one core
-serves all, above it the others must help."""
+# To pass a request on: to who has its session, to the heir of that, and to the heir's.
 _TRIES: Final = 3
-"""To pass a request on: to who has its session, to the heir of that, and to the heir's."""
 _DRAIN_TTL_S: Final = 30 * 86_400.0
 _NO_TIME_S: Final = 0.001
+# In one heartbeat: 9 kB. Of more in a second, the others learn from the store.
 _MAX_TWINS: Final = 1024
-"""In one heartbeat: 9 kB. Of more in a second, the others learn from the store."""
 _EJECTED: Final = BreakerState.EJECTED
+# With the name of a replica: the store's name for its drain.
 _DRAIN: Final = "drain "
-"""With the name of a replica: the store's name for its drain."""
 
 
 class Peers:
@@ -98,8 +98,8 @@ class Peers:
         now: Callable[[], float],
     ) -> None:
         self.alive: dict[str, Peer] = {}
+        # HOST:PORT where a picker takes streams that are passed on; to be set before `open`.
         self.picks_at = ""
-        """HOST:PORT where a picker takes streams that are passed on; to be set before `open`."""
         self._origin = secrets.token_hex(6)
         self.passing = Passing(secret)
         self._tls = PeerTls.of(config.shared)
@@ -117,13 +117,13 @@ class Peers:
         self._check_now = check_now
         self._now = now
         self._url = ""
+        # Of the last heartbeat in the store, and of the last attempt.
         self._sent_s = self._tried_s = now()
-        """Of the last heartbeat in the store, and of the last attempt."""
         self._doubted_s = now()
         self._settled_s = now()
         self._others: dict[str, PeerHeartbeat] = {}
+        # Names of what this gateway and another one gave, and when they were found.
         self._twins: deque[tuple[float, int]] = deque(maxlen=_MAX_TWINS)
-        """Names of what this gateway and another one gave, and when they were found."""
         self._direct = DirectTalk(
             self._origin,
             secret,

@@ -161,5 +161,5 @@ class RemotePrefills:
             leg.fields = self._connectors[replica.pool].decode_fields(answer)
 
 
+# It makes a prompt of its own.
 _COMPACT: Final = "/v1/responses/compact"
-"""It makes a prompt of its own."""

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 Handler = Callable[["ClientConnection", HttpRequest], Coroutine[Any, Any, None]]
 
+# Held of what a client sends while it is being answered. Beyond it the client is not read until it was
+# answered, and if it leaves meanwhile, that is not seen until something is written to it.
 _MAX_UNREAD_BYTES: Final = 64 << 10
-"""Held of what a client sends while it is being answered. Beyond it the client is not read until it was
-answered, and if it leaves meanwhile, that is not seen until something is written to it."""
 
 
 class Source(Protocol):
@@ -43,10 +43,10 @@ class Source(Protocol):
     def resume(self) -> None: ...
 
 
+# Requests of one client that are answered at once, before others are served.
 _AT_ONCE: Final = 4
-"""Requests of one client that are answered at once, before others are served."""
+# So long a connection that begins as a drain does may take to bring its request, which is on its way.
 _FIRST_REQUEST_S: Final = 0.5
-"""So long a connection that begins as a drain does may take to bring its request, which is on its way."""
 
 
 class ClientConnection(ResponseWriter):
@@ -55,15 +55,15 @@ class ClientConnection(ResponseWriter):
         self._limits = listener.limits
         self.budget = listener.budget
         self.parser = RequestParser(listener.limits, listener.budget, self._authorize)
+        # The handler of the current request, once it has to wait.
         self._run: Run | None = None
-        """The handler of the current request, once it has to wait."""
         self._source: Source | None = None
         self._check_tunnel: Callable[[float], None] | None = None
         self._is_reading = True
         self._kept_bytes = 0
         now = listener.now()
+        # `_since`: the connection is idle, lingering or closing since then.
         self._since = self._last_read = self._first_byte = now
-        """`_since`: the connection is idle, lingering or closing since then."""
         self._paused_since: float | None = None
 
     @property

@@ -26,8 +26,8 @@ from gateway.wire.known_head import KnownHeads
 
 _SWEEP_PERIOD_S = 1.0
 _MOST_STALLS = 3
+# Connections beyond the bound that are read on while their refusal is under way; others close at once.
 _MAX_REFUSED: Final = 16
-"""Connections beyond the bound that are read on while their refusal is under way; others close at once."""
 
 
 class Listener:
@@ -49,8 +49,8 @@ class Listener:
         if access_log is not None:
             self._connect = partial(LoggedConnection, self, access_log)
         self._proxies = proxies
+        # Connections whose header has not come yet.
         self._prefaces: set[ProxyProtocolHandshake] = set()
-        """Connections whose header has not come yet."""
         self.handler = handler
         self.authenticator = authenticator
         self.limits = limits
@@ -60,16 +60,16 @@ class Listener:
         self.loop = asyncio.get_running_loop()
         self.heads = KnownHeads[RequestHead]()
         self._connections: set[ClientConnection] = set()
+        # Those that were one too many, and read why.
         self._refused: set[ClientConnection] = set()
-        """Those that were one too many, and read why."""
         self._is_empty = asyncio.Event()
         self._is_empty.set()
         self._servers: list[asyncio.Server] = []
         self._tls: TlsAcceptor | None = None
+        # By endpoint, status, and whether it has failed; those that were refused unread have no endpoint.
         self.requests: Counter[tuple[str, int, bool]] = Counter()
-        """By endpoint, status, and whether it has failed; those that were refused unread have no endpoint."""
+        # By reason.
         self.refusals: Counter[str] = Counter()
-        """By reason."""
 
     def counted(self, endpoint: str, status: int, *, has_failed: bool = False) -> None:
         """Counts a response. `has_failed`: by a fault of ours or the replica's, under any status."""

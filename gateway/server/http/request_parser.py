@@ -49,8 +49,8 @@ class HttpRequest(msgspec.Struct):
     """It is compressed, and inflates to more than is read."""
 
 
+# Decides on method, target and headers whether a request may go on.
 Authorize = Callable[[str, bytes, RawHeaders], Caller | Refusal]
-"""Decides on method, target and headers whether a request may go on."""
 
 
 class RequestParser:
@@ -66,34 +66,34 @@ class RequestParser:
         self._caller: Caller
         self._unread = b""
         self._at = 0
+        # Whole ones. More than one only behind a body in chunks, whose end is not known beforehand.
         self._requests: deque[HttpRequest] = deque()
-        """Whole ones. More than one only behind a body in chunks, whose end is not known beforehand."""
         self.refusal: Refusal | None = None
+        # The target of the refused request, as far as it had been read.
         self.refused_target = b""
-        """The target of the refused request, as far as it had been read."""
+        # Its method, if its head had been read.
         self.refused_method = ""
-        """Its method, if its head had been read."""
         self.refused_headers: RawHeaders = []
+        # The client waits for `100 Continue` before it sends the body. Whoever sends it clears this.
         self.wants_continue = False
-        """The client waits for `100 Continue` before it sends the body. Whoever sends it clears this."""
         self.is_in_head = False
         self.is_in_body = False
+        # Of the body that is being read; None if it comes in chunks.
         self._length: int | None = 0
-        """Of the body that is being read; None if it comes in chunks."""
+        # Fed since llhttp's last callback.
         self._unreported_bytes = 0
-        """Fed since llhttp's last callback."""
+        # Of bodies, in this call of `next_request`.
         self._pieces = 0
-        """Of bodies, in this call of `next_request`."""
+        # The last head: an identical one is not parsed again.
         self._last: tuple[KnownHead, RequestHead] | None = None
-        """The last head: an identical one is not parsed again."""
+        # Of other connections; None where there are none, or somebody's rights have changed since.
         self.heads: KnownHeads[RequestHead] | None = None
-        """Of other connections; None where there are none, or somebody's rights have changed since."""
+        # The client's address, without the port.
         self.peer = ""
-        """The client's address, without the port."""
+        # As it came, while the body of that request comes; None if it came in pieces.
         self._head: bytes | None = None
-        """As it came, while the body of that request comes; None if it came in pieces."""
+        # Of the request whose body comes, if llhttp knows nothing of it.
         self._followed: RequestHead | None = None
-        """Of the request whose body comes, if llhttp knows nothing of it."""
         self._bodies = GrownBodies()
         self._parser = httptools.HttpRequestParser(self)
         self._reset()
@@ -347,12 +347,12 @@ class RequestParser:
         self._add(head)
 
 
+# What a header field counts beyond its name and value, for what it takes in memory; as in RFC 9113,
+# §10.5.1.
 _FIELD_BYTES: Final = 32
-"""What a header field counts beyond its name and value, for what it takes in memory; as in RFC 9113,
-§10.5.1."""
+# So much of a body in chunks is read at a time.
 _CHUNKED_BYTES: Final = 4096
-"""So much of a body in chunks is read at a time."""
+# Chunks of a body that are read at once, or few more: half a millisecond, however small they are.
 _MAX_PIECES: Final = 1000
-"""Chunks of a body that are read at once, or few more: half a millisecond, however small they are."""
+# Smaller parts of a body are put together at once: each takes 40 bytes more than it holds.
 _UNPACED_BELOW_BYTES: Final = 4096
-"""Smaller parts of a body are put together at once: each takes 40 bytes more than it holds."""

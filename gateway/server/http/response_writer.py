@@ -33,8 +33,8 @@ class Framing(enum.Enum):
 
 
 _CHUNKED: Final = Framing.CHUNKED
+# For SO_LINGER: closing drops what is unsent and resets the connection.
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
-"""For SO_LINGER: closing drops what is unsent and resets the connection."""
 
 
 class ResponseWriter(asyncio.Protocol):
@@ -47,21 +47,21 @@ class ResponseWriter(asyncio.Protocol):
         self.state = State.IDLE
         self._current: HttpRequest | None = None
         self._refused_method = ""
+        # Of what is refused before it became the current request, as far as they are known.
         self._refused_headers: RawHeaders = []
-        """Of what is refused before it became the current request, as far as they are known."""
+        # The response that was begun is the last one of this connection.
         self._must_close = False
-        """The response that was begun is the last one of this connection."""
         self.framing = Framing.NONE
+        # The head of that response, while it has not been sent.
         self.held_head = b""
-        """The head of that response, while it has not been sent."""
         self.status = 0
+        # It is no good one, under any status.
         self.has_failed = False
-        """It is no good one, under any status."""
         self.refused: RefusalReason | None = None
+        # Of the current request, if it reached the brain.
         self.ticket: Ticket | None = None
-        """Of the current request, if it reached the brain."""
+        # False if another gateway's access log has the current request.
         self.is_logged = True
-        """False if another gateway's access log has the current request."""
 
     @property
     def is_answering(self) -> bool:

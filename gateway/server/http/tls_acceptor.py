@@ -15,8 +15,8 @@ from typing import Final
 
 from gateway.server.runtime.tasks import TaskGroup
 
+# How long to wait after the system had no descriptor or no memory for a connection.
 _AGAIN_S: Final = 0.2
-"""How long to wait after the system had no descriptor or no memory for a connection."""
 
 
 class TlsAcceptor:

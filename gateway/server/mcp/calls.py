@@ -21,8 +21,8 @@ from gateway.telemetry.mcp_counts import McpCounts
 from gateway.upstream.one_shot import OneShot
 
 _log: Final = logging.getLogger(__name__)
+# A call whose stream broke off is lost if its client does not come back for the rest within this.
 _RESUMED_WITHIN_S: Final = 60.0
-"""A call whose stream broke off is lost if its client does not come back for the rest within this."""
 _MAX_SUSPENDED: Final = 4096
 
 _Place = tuple[McpSession, RequestId]
@@ -48,12 +48,12 @@ class McpCalls:
         self._background = {
             TenantId(each.name) for each in config.tenants if each.quota.service_class == "background"
         }
+        # Those who wait until they may be sent.
         self._waits: dict[Place, tuple[Call, OneShot]] = {}
-        """Those who wait until they may be sent."""
         self._requested = RequestedCalls(self._is_open)
         self._running: dict[_Place, Call] = {}
+        # Those of the running ones whose stream broke off, and when.
         self._suspended: OrderedDict[_Place, float] = OrderedDict()
-        """Those of the running ones whose stream broke off, and when."""
         self.sessions = McpSessions()
         driver.on_call = self._on_requested
 

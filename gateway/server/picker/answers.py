@@ -11,14 +11,14 @@ from gateway.wire.headers import RawHeaders
 REQUEST_HEADERS: Final = "request_headers"
 REQUEST_BODY: Final = "request_body"
 RESPONSE_BODY: Final = "response_body"
+# Where the Gateway API inference extension has the endpoint: a header, and metadata of `envoy.lb`.
 DESTINATION: Final = b"x-gateway-destination-endpoint"
-"""Where the Gateway API inference extension has the endpoint: a header, and metadata of `envoy.lb`."""
+# Envoy frames what it sends on.
 _OF_ENVOY: Final = frozenset((b"host", b"content-length", b"expect", b"transfer-encoding", b"connection"))
-"""Envoy frames what it sends on."""
+# Bytes of a body in one message, where bodies are passed back; gRPC takes 4 MiB, Envoy's buffers 64 KiB.
 _PIECE: Final = 48 << 10
-"""Bytes of a body in one message, where bodies are passed back; gRPC takes 4 MiB, Envoy's buffers 64 KiB."""
+# `append_action`: OVERWRITE_IF_EXISTS_OR_ADD.
 _OVERWRITE: Final = 2
-"""`append_action`: OVERWRITE_IF_EXISTS_OR_ADD."""
 
 
 class Change(NamedTuple):

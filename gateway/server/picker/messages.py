@@ -59,8 +59,8 @@ _SHAPES: Final[dict[str, dict[str, tuple[int, str]]]] = {
         "dynamic_metadata": (8, "Struct"),
     },
 }
+# `BodySendMode.FULL_DUPLEX_STREAMED`.
 FULL_DUPLEX: Final = 4
-"""`BodySendMode.FULL_DUPLEX_STREAMED`."""
 
 
 def _classes() -> dict[str, Any]:

@@ -24,15 +24,15 @@ from gateway.server.picker.stream import Picking, Stream
 from gateway.upstream.replica import Address
 
 _CHECK: Final = "/grpc.health.v1.Health/Check"
+# `HealthCheckResponse` with the status SERVING.
 _SERVING: Final = b"\x08\x01"
-"""`HealthCheckResponse` with the status SERVING."""
 _NOT_SERVING: Final = b"\x08\x02"
+# A peer that pings more often is cut off.
 _LEAST_PING_MS: Final = 5_000
-"""A peer that pings more often is cut off."""
+# A message holds a body, and what is around it.
 _MORE_BYTES: Final = 1 << 20
-"""A message holds a body, and what is around it."""
+# Envoy's has about 200.
 _MAX_METADATA_BYTES: Final = 16 << 10
-"""Envoy's has about 200."""
 
 
 class PickerServer:

@@ -71,8 +71,8 @@ class Stream:
         self._links = links
         self._task = asyncio.current_task()
         self._answered = 0
+        # The message with the request's headers.
         self._begin: Any = None
-        """The message with the request's headers."""
         self._head: RequestHead | None = None
         self._protocol = Protocol.CHAT
         self._body = bytearray()

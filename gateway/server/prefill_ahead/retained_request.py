@@ -18,8 +18,8 @@ from gateway.prefill_ahead.rewrite_stats import Client
 from gateway.responses.content import ResponseContent
 from gateway.server.http.request_parser import HttpRequest
 
+# The part of all bytes that heads may take besides.
 _OF_HEADS: Final = 8
-"""The part of all bytes that heads may take besides."""
 
 
 class RetainedRequest(msgspec.Struct, eq=False, kw_only=True):

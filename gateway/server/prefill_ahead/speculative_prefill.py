@@ -31,8 +31,8 @@ from gateway.upstream.errors import UpstreamError
 from gateway.upstream.one_shot import Run
 from gateway.upstream.replica import Replica
 
+# Of a request whose next one is foreseen: to take a larger one apart holds others up for too long.
 _MAX_BYTES: Final = 1 << 20
-"""Of a request whose next one is foreseen: to take a larger one apart holds others up for too long."""
 
 
 class SpeculativePrefills:

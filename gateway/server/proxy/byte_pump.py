@@ -27,8 +27,8 @@ from gateway.upstream.errors import AnswerCut
 from gateway.upstream.response_head import ResponseHead
 
 _ANSWERING: Final = State.ANSWERING  # looked up once: each event needs it
+# Takes body bytes, in order, and whether they are the last.
 Write = Callable[[list[bytes], bool], None]
-"""Takes body bytes, in order, and whether they are the last."""
 
 
 class BytePump:

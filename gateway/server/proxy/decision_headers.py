@@ -4,6 +4,7 @@ from typing import Final
 
 from gateway.core.commands import Dispatch, Refuse
 
+# Names and meanings, for docs/reference/headers.md.
 RECEIPTS: Final = {
     "x-turnpike-request": "The id of the request, for `turnpike explain`.",
     "x-turnpike-session": "The session (agent run) of the request.",
@@ -17,7 +18,6 @@ RECEIPTS: Final = {
     "x-turnpike-queue-ms": "The wait in the gateway, in milliseconds.",
     "x-turnpike-reason": "Why the turn ran on this replica, or why it was refused.",
 }
-"""Names and meanings, for docs/reference/headers.md."""
 
 
 def receipts(decision: Dispatch | Refuse) -> bytes:

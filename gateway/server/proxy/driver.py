@@ -48,8 +48,8 @@ _log: Final = logging.getLogger(__name__)
 MAX_ARGUMENTS_BYTES: Final = 2**16
 _MAX_CAUSES: Final = 8
 _End = ev.ResponseFinished | ev.AnsweredAtOnce | ev.ResponseCut | ev.ClientLeft
+# Types of the commands that are no records.
 _ACTIONS: Final = frozenset(get_args(Action))
-"""Types of the commands that are no records."""
 
 
 class Driver:
@@ -73,19 +73,19 @@ class Driver:
         self._on_records = on_records
         self._recorder = recorder
         self._send_hint = send_hint
+        # To be set before the first request, if prompts may be computed ahead.
         self.on_prefill: Callable[[Prefill | StopPrefill], None] | None = None
-        """To be set before the first request, if prompts may be computed ahead."""
+        # To be set before the first request, if there are other gateways.
         self.on_publish: Callable[[Publish], None] | None = None
-        """To be set before the first request, if there are other gateways."""
+        # To be set before the first request, if there are other gateways, and tenants have bounds.
         self.on_spend: Callable[[Spend], None] | None = None
-        """To be set before the first request, if there are other gateways, and tenants have bounds."""
+        # To be set before the first request. Gets each tool call of a turn whose arguments are complete, and
+        # these as they came, unless they are more than `MAX_ARGUMENTS_BYTES`. It must not raise.
         self.on_call: Callable[[RequestId, ToolCall, bytes], None] | None = None
-        """To be set before the first request. Gets each tool call of a turn whose arguments are complete, and
-        these as they came, unless they are more than `MAX_ARGUMENTS_BYTES`. It must not raise."""
+        # All who ask are on this machine, as its operator is: they may know why replicas are down.
         self.tells_causes = False
-        """All who ask are on this machine, as its operator is: they may know why replicas are down."""
+        # If it is later than this, the event loop stood still.
         self._late_s = float("inf")
-        """If it is later than this, the event loop stood still."""
         self.tickets: dict[RequestId, Ticket] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = 0.0
@@ -219,8 +219,8 @@ class Ticket:
 
     def __init__(self, driver: Driver, request: RequestId, facts: RequestFacts) -> None:
         self.request, self.facts = request, facts
+        # Also once it is over; None if it was refused at once.
         self.live: LiveRequest | None = None
-        """Also once it is over; None if it was refused at once."""
         self.refused: Refuse | None = None
         self.ended: _End | None = None
         self._driver = driver
@@ -228,16 +228,16 @@ class Ticket:
         self._decided: Dispatch | Refuse | RemotePrefill | None = None
         self._waits: OneShot | None = None
         self.is_over = False
+        # Its answer is none, by a fault of the replica's.
         self.has_failed = False
-        """Its answer is none, by a fault of the replica's."""
+        # When the request was whole, for those of which it is measured how long they take to be sent on.
         self.began_s = 0.0
-        """When the request was whole, for those of which it is measured how long they take to be sent on."""
+        # Ends the request, whatever it waits for.
         self.on_cancel: Callable[[Protocol, Refusal], None] | None = None
-        """Ends the request, whatever it waits for."""
+        # What has been seen of the answer, for the case that the client leaves.
         self.seen: Callable[[], Answer] | None = None
-        """What has been seen of the answer, for the case that the client leaves."""
+        # What its engine has to fetch, of the attempt that is answered.
         self.fetch: Fetch | None = None
-        """What its engine has to fetch, of the attempt that is answered."""
 
     def __enter__(self) -> "Ticket":
         return self

@@ -10,8 +10,8 @@ from gateway.upstream.replica import Replica
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.splice import Chunk
 
+# One token, and perhaps where the blocks are: a block's number is a few bytes, a prompt has thousands.
 _MAX_BYTES: Final = 4 << 20
-"""One token, and perhaps where the blocks are: a block's number is a few bytes, a prompt has thousands."""
 
 
 async def ask_unseen(replica: Replica, chunks: list[Chunk]) -> tuple[UpstreamConnection, bytes]:

@@ -7,8 +7,8 @@ from gateway.core import events as ev
 from gateway.responses.observer import ResponseObserver
 from gateway.server.proxy.driver import Ticket
 
+# No time at all would need a task (`upstream/one_shot.py`).
 _PAUSE_S: Final = 1e-3
-"""No time at all would need a task (`upstream/one_shot.py`)."""
 
 
 async def catch_up(observer: ResponseObserver) -> None:

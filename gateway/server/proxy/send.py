@@ -33,14 +33,14 @@ from gateway.upstream.replica import Replica
 from gateway.wire.endpoints import classify, meant
 from gateway.wire.handshake import key_of
 
+# Of the body of a 404: what servers say of paths, and not of models or stored things.
 _NO_SUCH_PATH: Final = re.compile(
     rb"\s*(?:404:? ?)?(?:(?:page )?not found)?\.?\s*|<.*|"
     rb'[^}]*"(?:detail|message|error)": ?"(?:file )?not found\.?".*',
     re.I | re.S,
 ).fullmatch
-"""Of the body of a 404: what servers say of paths, and not of models or stored things."""
+# From the head of an error to its end, where it has to be read before it is passed on.
 _ERROR_WITHIN_S: Final = 5.0
-"""From the head of an error to its end, where it has to be read before it is passed on."""
 
 
 class Begun(msgspec.Struct):

@@ -35,8 +35,8 @@ _REFRAMED: Final = frozenset((b"host", b"content-length", b"expect"))
 _RANK: Final = b"x-data-parallel-rank"
 _NONE: Final[frozenset[bytes]] = frozenset()
 _TRACE: Final = frozenset((b"traceparent",))
+# Of this hop. The rest of the handshake is the client's, extensions included: its messages are not read.
 _UPGRADE: Final = b"Upgrade: websocket\r\nConnection: Upgrade\r\n"
-"""Of this hop. The rest of the handshake is the client's, extensions included: its messages are not read."""
 _FOR_US_ALONE: Final = b"x-turnpike-"
 _METHODS_WITH_BODY: Final = frozenset(("POST", "PUT", "PATCH"))
 
@@ -224,10 +224,10 @@ class _Stated(msgspec.Struct):
 _STATED: Final = msgspec.json.Decoder(_Stated)
 _XARGS: Final = b'"vllm_xargs"'
 _KV_HINTS: Final = b'"kv_hints"'
+# How an escaped letter of a name begins.
 _ESCAPED: Final = b"\\u00"
-"""How an escaped letter of a name begins."""
 _MAX_XARGS: Final = 64 << 10
+# Replicas for which a connection remembers what they get.
 _MAX_REMEMBERED: Final = 4
-"""Replicas for which a connection remembers what they get."""
+# Up to this size, one write of head and body together is cheaper than two.
 _COPY_BELOW: Final = 16 << 10
-"""Up to this size, one write of head and body together is cheaper than two."""

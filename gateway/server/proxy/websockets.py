@@ -90,11 +90,11 @@ class _End(asyncio.Protocol):
 class Tunnel:
     def __init__(self, client: ClientConnection, upstream: UpstreamConnection) -> None:
         self.now = client.now
+        # When a side sent something last.
         self.used_s = self.now()
-        """When a side sent something last."""
         self.ending_s = inf
+        # Fails with `AnswerCut`. A client that is lost cancels its handler instead.
         self.over = OneShot()
-        """Fails with `AnswerCut`. A client that is lost cancels its handler instead."""
         self.at_client, self.at_replica = _End(client, self), _End(upstream, self)
         self.at_client.other, self.at_replica.other = self.at_replica, self.at_client
 

@@ -93,8 +93,8 @@ class Slices:
         """`port`: its number, or its name in the slices; None: the only one."""
         self._port = port
         self._scheme = scheme
+        # Name → address family, and of each URL whether it is up, else draining.
         self._slices: dict[str, tuple[int, dict[str, bool]]] = {}
-        """Name → address family, and of each URL whether it is up, else draining."""
 
     def replace(self, all_of_them: Iterable[EndpointSlice]) -> None:
         """These are all. Raises SlicesError, and then what was known stays."""

@@ -26,8 +26,8 @@ class HintSender:
     def __init__(self, replicas: Mapping[ReplicaId, Replica], tasks: TaskGroup) -> None:
         self._replicas = replicas
         self._tasks = tasks
+        # Of the replicas that hints are being sent to.
         self._waiting: dict[ReplicaId, deque[str]] = {}
-        """Of the replicas that hints are being sent to."""
         self._session: aiohttp.ClientSession | None = None
         self.sent = self.dropped = self.failed = 0
 

@@ -38,21 +38,21 @@ from gateway.upstream.bounded_answers import read_at_most
 
 OnSnapshot = Callable[[EndpointSnapshot], None]
 
+# Slices of one page.
 _PAGE_SLICES: Final = 100
-"""Slices of one page."""
+# Bytes. etcd holds no object above 1.5 MiB; JSON is somewhat longer than what it holds.
 _MAX_LINE: Final = 4 << 20
-"""Bytes. etcd holds no object above 1.5 MiB; JSON is somewhat longer than what it holds."""
+# Bytes. A slice of 100 endpoints takes some 50 KiB.
 _MAX_PAGE: Final = 32 << 20
-"""Bytes. A slice of 100 endpoints takes some 50 KiB."""
 _CONNECT_S: Final = 10.0
 _LIST_S: Final = 30.0
+# For a watch that does not end by its timeout: the connection is gone.
 _GRACE_S: Final = 15.0
-"""For a watch that does not end by its timeout: the connection is gone."""
+# A watch that ends sooner than this counts as a failure: the server may be shutting down.
 _SHORT_S: Final = 1.0
-"""A watch that ends sooner than this counts as a failure: the server may be shutting down."""
 _FIRST_PAUSE_S: Final = 0.5
+# Between attempts while the API server fails, doubling, each drawn from the upper half.
 _LONGEST_PAUSE_S: Final = 30.0
-"""Between attempts while the API server fails, doubling, each drawn from the upper half."""
 
 
 class ApiError(Exception):
@@ -79,8 +79,8 @@ class KubernetesDiscovery:
         self._complaint = ""
         self._failures = 0
         self._log = ChangeLog()
+        # Up to which everything is known; empty: nothing is.
         self._version = ""
-        """Up to which everything is known; empty: nothing is."""
         self.lists = 0
 
     async def run(self) -> None:

@@ -31,8 +31,8 @@ from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.replica import Address, Replica, Transport
 
 _LOOK_PERIOD_S: Final = 1.0
+# What a list is called in the reason for which a replica left.
 _KUBERNETES: Final = "service"
-"""What a list is called in the reason for which a replica left."""
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,8 +73,8 @@ class Members:
         self._feeds: dict[ReplicaId, tuple[KvEventsConfig, asyncio.Task[None]]] = {}
         self._send = send
         self.drains = Drains(self.replicas, send)
+        # To be set if there may be other gateways.
         self.publish_drains: Callable[[], Awaitable[None]] | None = None
-        """To be set if there may be other gateways."""
 
     def open(
         self, tasks: TaskGroup, on_join: Callable[[Replica], None], on_leave: Callable[[ReplicaId], None]

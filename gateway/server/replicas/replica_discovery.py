@@ -15,8 +15,8 @@ from gateway.domain.ids import PoolId
 from gateway.telemetry.log_lines import ChangeLog
 from gateway.upstream.replica import Address
 
+# Of a pool, a list's name, and its URLs.
 OnList = Callable[[PoolId, str, Collection[str]], None]
-"""Of a pool, a list's name, and its URLs."""
 
 
 class Discovery:
@@ -26,8 +26,8 @@ class Discovery:
         self._pool = PoolId(pool.name)
         self._config = config
         self._on_list = on_list
+        # Logged once each, until they change.
         self._complaints: dict[str, str] = {}
-        """Logged once each, until they change."""
         self._log = ChangeLog()
 
     async def run(self) -> None:

@@ -37,8 +37,8 @@ class ReplicaWatch:
         self._driver = driver
         self._telemetry = telemetry
         self.members = Members(config, references, clock=clock, local_faults=local_faults, send=driver.send)
+        # By name. They come and go.
         self.replicas = self.members.replicas
-        """By name. They come and go."""
         self.health = HealthChecks(
             self.replicas,
             config.upstream,

@@ -12,17 +12,17 @@ from gateway.config.http_limits import HttpLimits
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
+# Buffers from here on are mapped one by one. That is a system call each: most prompts are smaller.
 _LARGE_BYTES: Final = 1 << 20
-"""Buffers from here on are mapped one by one. That is a system call each: most prompts are smaller."""
+# Free memory at the end of the heap that is kept, so that usual prompts do not fetch it again each time.
 _SPARE_BYTES: Final = 4 << 20
-"""Free memory at the end of the heap that is kept, so that usual prompts do not fetch it again each time."""
 
 
 _BODIES_BYTES: Final = 2 << 30
+# Of cgroups v2, and of v1, as a container sees them.
 _LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-"""Of cgroups v2, and of v1, as a container sees them."""
+# Of the memory there is, one part in so many: a body that is read and sent on takes more than its bytes.
 _BODIES_SHARE: Final = 4
-"""Of the memory there is, one part in so many: a body that is read and sent on takes more than its bytes."""
 
 
 def memory_limit(places: Iterable[Path] = _LIMITS) -> int | None:

@@ -15,13 +15,13 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# Makes the coroutine of a loop; called again after each failure.
 Work = Callable[[], Coroutine[Any, Any, None]]
-"""Makes the coroutine of a loop; called again after each failure."""
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 30.0
+# A loop that has run for so long since its last failure counts as well again.
 CALM_S: Final = 10.0
-"""A loop that has run for so long since its last failure counts as well again."""
 
 
 def pause_s(failures: int) -> float:
@@ -40,8 +40,8 @@ class TaskGroup:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
+        # By the loop's name; those that never failed are there with 0.
         self.restarts: Counter[str] = Counter()
-        """By the loop's name; those that never failed are there with 0."""
         self._failures: dict[str, _Failure] = {}
 
     def __len__(self) -> int:

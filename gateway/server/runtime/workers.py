@@ -57,8 +57,8 @@ class Workers:
         self._ending = asyncio.Event()
         self._status = 0
         self._log = ChangeLog()
+        # Workers write to us: their lines stand one behind the other then.
         self._access_log = AccessLog("-", self._clock) if config.server.access_log == "-" else None
-        """Workers write to us: their lines stand one behind the other then."""
 
     async def run(self) -> int:
         """Until SIGTERM or SIGINT, and all have ended; the exit status. Raises OSError if the address cannot

@@ -25,8 +25,8 @@ from gateway.telemetry.log_lines import log_event
 _log = logging.getLogger(__name__)
 _PERIOD_S: Final = 1.0
 _LINE: Final = re.compile(rb"([0-9a-f]{64}) ([A-Za-z0-9_.-]{1,128})\n")
+# Lines that wait while the disk is slow or full; what comes then is forgotten at the next start.
 _MAX_PENDING: Final = 100_000
-"""Lines that wait while the disk is slow or full; what comes then is forgotten at the next start."""
 
 
 class StateFile:

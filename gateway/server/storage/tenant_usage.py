@@ -38,10 +38,10 @@ from gateway.shared_state.protocol import Store, StoreUnavailable
 from gateway.telemetry.log_lines import log_event
 
 _log: Final = logging.getLogger(__name__)
+# Longer than any month.
 _TTL_S: Final = 40 * 86_400.0
-"""Longer than any month."""
+# Before the next attempt after the store did not answer.
 _AGAIN_S: Final = 0.5
-"""Before the next attempt after the store did not answer."""
 _PERIOD_S: Final = 1.0
 
 

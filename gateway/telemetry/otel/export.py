@@ -33,13 +33,13 @@ from gateway.telemetry.otel.trace_context import TraceContexts
 
 _SEND_PERIOD_S: Final = 1.0
 _SPANS_AT_ONCE: Final = 512
+# Of a request to the collector; many take no more than 4 MiB.
 _BYTES_AT_ONCE: Final = 2 << 20
-"""Of a request to the collector; many take no more than 4 MiB."""
 _BACKOFF_S: Final = (1.0, 2.0, 5.0, 10.0)
 _AT_THE_END_S: Final = 3.0
 _ENDS: Final = frozenset((rec.GpuEnd, rec.Refused, rec.TurnLeft))
+# The field of a span that holds them.
 _ATTRIBUTES: Final = 9
-"""The field of a span that holds them."""
 
 
 class TraceExport:

@@ -37,15 +37,16 @@ from gateway.wire.body import (
 )
 from gateway.wire.slices import finish
 
+# Its name, and JSON.
 Attribute = tuple[str, bytes]
-"""Its name, and JSON."""
 
+# Ends a text that was cut short.
 _MARK: Final = "…"
-"""Ends a text that was cut short."""
+# What a part takes beside its texts, and a message beside its parts, at most.
 _PART_BYTES: Final = 80
-"""What a part takes beside its texts, and a message beside its parts, at most."""
+# With fewer bytes left, no further message is written: hardly a line of its text would fit.
 _LEAST_BYTES: Final = 4 * _PART_BYTES
-"""With fewer bytes left, no further message is written: hardly a line of its text would fit."""
+# Why answers ended, in the conventions' words, where they have one.
 _REASONS: Final = {
     "tool_calls": "tool_call",
     "function_call": "tool_call",
@@ -58,14 +59,13 @@ _REASONS: Final = {
     "refusal": "content_filter",
     "failed": "error",
 }
-"""Why answers ended, in the conventions' words, where they have one."""
+# Kinds of parts of which the conventions require more than a name.
 _SHAPED: Final = frozenset(
     (
         *("text", "reasoning", "tool_call", "tool_call_response", "server_tool_call"),
         *("server_tool_call_response", "blob", "file", "uri"),
     )
 )
-"""Kinds of parts of which the conventions require more than a name."""
 _MEDIA: Final = ("image", "audio", "video")
 _DATA_URL: Final = "data:"
 

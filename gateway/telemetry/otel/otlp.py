@@ -16,8 +16,8 @@ import msgspec
 from gateway.telemetry.otel.contents import Content
 
 Value = str | int | float | bool | tuple[str, ...]
+# None: unknown, and left out.
 Attributes = Sequence[tuple[str, Value | None]]
-"""None: unknown, and left out."""
 
 INTERNAL: Final = 1
 SERVER: Final = 2
@@ -97,8 +97,8 @@ def text(field: int, encoded: str) -> bytes:
     return block(field, encoded.encode(errors="replace"))
 
 
+# Of which there are few: names.
 _known_text: Final = lru_cache(maxsize=1024)(text)
-"""Of which there are few: names."""
 
 
 def block(field: int, content: bytes) -> bytes:

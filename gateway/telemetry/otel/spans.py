@@ -36,10 +36,10 @@ from gateway.telemetry.otel.trace_context import Trace, TraceContexts, span_id
 MAX_OPEN: Final = 20_000
 _BURST_S: Final = 2.0
 _MAX_TEXT: Final = 256
+# Of one answer that have a span each; more would show nothing else, since all begin and end together.
 _MAX_TOOLS: Final = 32
-"""Of one answer that have a span each; more would show nothing else, since all begin and end together."""
+# The conventions' word for an error of which no more is known.
 _OTHER_ERROR: Final = "_OTHER"
-"""The conventions' word for an error of which no more is known."""
 _STARTED_ELSEWHERE: Final = frozenset((Edge.SPAWNED, Edge.FORKS))
 
 
@@ -97,6 +97,7 @@ class Spans:
             rec.TurnArrived: self._arrived,
             rec.ToolStart: self._tools_started,
         }
+        # Of turns that are open, and no others: most of a busy gateway's turns are left out.
         self._takes_of_turn: dict[type, Callable[[_Turn, Any], None]] = {
             rec.TurnWaited: self._waited,
             rec.Routed: self._routed,
@@ -107,7 +108,6 @@ class Spans:
             rec.TurnLeft: self._left,
             rec.ToolEnd: self._tools_ended,
         }
-        """Of turns that are open, and no others: most of a busy gateway's turns are left out."""
 
     def take(self, records: Iterable[rec.Record], *, now: float) -> list[Span]:
         self._allowance.refill(now=now)

@@ -29,25 +29,25 @@ OTHER: Final = 1
 _LABELS: Final = {START: "START", END: "END", OTHER: "other"}
 MAX_NODES: Final = 64
 _MAX_WORDS: Final = 64
+# Least pauses of a class, before a broader one counts.
 ENOUGH: Final = 8.0
-"""Least pauses of a class, before a broader one counts."""
 _LEAST_PAUSE_S: Final = 0.001
+# In observations of the class.
 _HALF_LIFE: Final = 300.0
-"""In observations of the class."""
 _KEEP: Final = 0.5 ** (1.0 / _HALF_LIFE)
+# Observations that the broader class weighs.
 _STRENGTH: Final = 2.0
-"""Observations that the broader class weighs."""
+# Chance of a next turn: after a step with tools, and without.
 _PRIOR: Final = {True: 0.95, False: 0.5}
-"""Chance of a next turn: after a step with tools, and without."""
+# Counts of a node's successors are halved then.
 _FADES_AT: Final = 1000.0
-"""Counts of a node's successors are halved then."""
+# Smaller changes of a shared prefix are ignored: each makes its users recompute their sums.
 _SAME: Final = 0.02
-"""Smaller changes of a shared prefix are ignored: each makes its users recompute their sums."""
+# Turns of the family for which an outlook holds at most; else a sixteenth of its turns.
 _HOLDS_FOR: Final = 256
-"""Turns of the family for which an outlook holds at most; else a sixteenth of its turns."""
 
+# Distinct names, sorted; empty for an answer without calls.
 ToolSet = tuple[str, ...]
-"""Distinct names, sorted; empty for an answer without calls."""
 
 
 def tool_set(names: Sequence[str]) -> ToolSet:
@@ -131,8 +131,8 @@ class Family:
     """All types of one client software."""
 
     def __init__(self) -> None:
+        # Steps with tools, and without.
         self.by_kind = {True: _Behind(), False: _Behind()}
-        """Steps with tools, and without."""
         self.lifetimes = Lifetimes()
         self.tools_s = DecayedMean(half_life=_HALF_LIFE)
         self.tasks = 0
@@ -148,12 +148,12 @@ class Graph(Family):
         self._nodes: OrderedDict[ToolSet, Node] = OrderedDict()
         self.numbered: dict[int, Node] = {}
         self._given = OTHER
+        # Cached tokens of first prompts.
         self.shared = LogQuantiles(low=16.0, half_life=50)
-        """Cached tokens of first prompts."""
+        # The common prefix; 0 while unknown.
         self.shared_tokens = 0.0
-        """The common prefix; 0 while unknown."""
+        # Share of a turn's context that the next prompt repeats: prompts change.
         self.found = DecayedMean(half_life=50)
-        """Share of a turn's context that the next prompt repeats: prompts change."""
         self._outlook: Outlook | None = None
         self._holds_until = 0
 

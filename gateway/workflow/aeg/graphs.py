@@ -41,11 +41,11 @@ class Graphs:
     def __init__(self, config: AegConfig) -> None:
         self._config = config
         self._types: TenantLru[TenantId, AgentKey, Graph] = TenantLru(config.max_types)
+        # Kept alive by their types.
         self._families: WeakValueDictionary[tuple[TenantId, int, bool], Family] = WeakValueDictionary()
-        """Kept alive by their types."""
         self._nothing = Graph(AgentKey(NOBODYS), Family())
+        # Changes of common prefixes, for sums over them.
         self.shared_changes = 0
-        """Changes of common prefixes, for sums over them."""
 
     def __len__(self) -> int:
         return len(self._types)

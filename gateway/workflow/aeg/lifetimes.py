@@ -16,27 +16,27 @@ import msgspec
 
 from gateway.domain.decay import DecayedMean
 
+# Turns from now.
 HORIZONS: Final = (0, 1, 2, 4, 8, 16, 32)
-"""Turns from now."""
+# Classes of turn numbers with a constant hazard.
 _FIRST_TURNS: Final = (1, 2, 3, 5, 9, 17, 33, 65, 129)
-"""Classes of turn numbers with a constant hazard."""
 LATE_TURN: Final = _FIRST_TURNS[-1]
 _HALF_LIFE: Final = 2000.0
 _KEEP: Final = 0.5 ** (1.0 / _HALF_LIFE)
 _RESCALE_AT: Final = 1e9
 _PRIOR_END: Final = 0.05
 _LEAST_END: Final = 1e-3
+# Turns of a class before survival into it counts.
 _SEEN: Final = 5.0
-"""Turns of a class before survival into it counts."""
+# Turns that the broader class weighs.
 _STRENGTH: Final = 10.0
-"""Turns that the broader class weighs."""
+# Per turn, of the first prompt.
 _PRIOR_GROWTH: Final = 0.1
-"""Per turn, of the first prompt."""
 _PRIOR_PROMPT: Final = 10_000.0
 
 
+# Survival and growth in tokens, at each of `HORIZONS`.
 Ahead = tuple[tuple[float, float], ...]
-"""Survival and growth in tokens, at each of `HORIZONS`."""
 
 
 class Remaining(NamedTuple):
@@ -175,5 +175,5 @@ class Lifetimes:
 
 _TURNS: Final = range(LATE_TURN + HORIZONS[-1] + 2)
 _CLASSES: Final = tuple(max(0, bisect_right(_FIRST_TURNS, turn) - 1) for turn in _TURNS)
+# The first turn of the next class.
 _UNTIL: Final = tuple((*_FIRST_TURNS, 1 << 30)[place + 1] for place in _CLASSES)
-"""The first turn of the next class."""
