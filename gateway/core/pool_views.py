@@ -20,7 +20,7 @@ MAX_TENANTS: Final = 200
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     id: PoolId
     window: float | None
-    """Sessions that may be in; None for no limit."""
+    """Most admitted sessions; None for no limit."""
     kv_budget: float | None
     admitted: int
     waiting: int
@@ -38,7 +38,8 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     weight: float
     admitted: int
     lately: float
-    """How many were in, on average over the last half hour or so. That counts as much as who is in now."""
+    """Mean number of admitted sessions over the last half hour or so; it counts as much as the present
+    number."""
     waiting: int
     """Sessions."""
 

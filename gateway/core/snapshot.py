@@ -33,13 +33,13 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     pool: PoolId
     is_up: bool
     cause: str = ""
-    """Why it is not."""
+    """Cause, if it is down."""
     ejected: str | None = None
-    """Why it has no turns although it is up."""
+    """Cause of its ejection."""
     ejected_until_s: float | None = None
-    """None: it has one turn, which tells whether it is well."""
+    """None: it has one turn on trial."""
     failing: str | None = None
-    """With what it fails its turns, if it is not ejected, as too few others were left."""
+    """Cause of its failures, if it stays for want of others."""
     is_draining: bool = False
     """By an operator."""
     running: int
@@ -49,17 +49,17 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     kv_retained: float | None = None
     kv_tokens: int | None = None
     kv_of_sessions: tuple[SessionKv, ...] = ()
-    """What it holds of each, the largest first, at most `MAX_HOLDINGS`; from the plugin alone."""
+    """Largest holdings of sessions, from the plugin alone."""
     plugin: tuple[PluginFeature, ...] = ()
     sessions: int = 0
-    """Whose first conversation lives there."""
+    """Sessions with their first conversation there."""
     engine: str
     version: str | None
     models: tuple[str, ...]
 
 
 class TurnView(msgspec.Struct, kw_only=True):
-    """A turn as the stream tells it; what has not happened is None."""
+    """A turn by its records; None for what has not happened."""
 
     turn: RequestId
     thread: ThreadId | None
@@ -94,35 +94,35 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     id: SessionId
     tenant: TenantId
     source: SessionSource
-    """The best evidence of its last turns that they belong to it, and how sure that is."""
+    """The best evidence among its last turns, with its confidence."""
     confidence: float
     schema: str | None
     client: str
-    """The product that its newest turn's user agent names; empty if unknown."""
+    """The product in its newest turn's user agent; empty if unknown."""
     first_words: str
-    """Of its user's; empty unless `server.first_words`."""
+    """First words of its user; empty unless `server.first_words`."""
     parent: SessionId | None
     guess: SessionId | None
-    """The session that it may be a part of; nothing is done because of that."""
+    """A session that it may belong to, without effect."""
     agent: str
-    """What kind of agent; empty if unknown."""
+    """Its agent type; empty if unknown."""
     agent_type: str
-    """The same, as settings name it: equal after a restart. Empty where nobody is bounded."""
+    """The same, as settings name it: equal after a restart. Empty without bounds."""
     service_class: str | None = msgspec.field(name="class")
     state: str
-    """`waiting` (its turns have no place), `generating`, `tool` (its calls are unanswered), `idle`,
-    `finished` (idle for a minute), or `stopped` by an operator."""
+    """`waiting` (without a slot), `generating`, `tool` (open calls), `idle`, `finished` (idle for a minute),
+    or `stopped` by an operator."""
     since_s: float
     is_active: bool
-    """A turn waits or runs, or a tool, and not for so long that nobody may be there any more."""
+    """A turn waits or runs, or a tool has run for less than ten minutes."""
     turns: int
     troubles: int
-    """Those that failed, were refused or cut, or that the client left."""
+    """Turns that failed, were refused or cut, or that the client left."""
     threads: int
     thread: ThreadId | None
     """Of the newest turn."""
     replica: ReplicaId | None
-    """Where the newest turn that ran did."""
+    """Replica of the newest turn that ran."""
     open_tools: tuple[str, ...]
     started_s: float
     last_seen_s: float
@@ -134,12 +134,12 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BoundView(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a bound a tenant has used in the day or month that runs."""
+    """A tenant's use of a bound in the present day or month."""
 
     bound: str
     tenant: TenantId
     used: float
-    """A share; of several limits, of the nearest."""
+    """A share; with several limits, the highest."""
 
 
 class Gauges(msgspec.Struct, frozen=True, kw_only=True):

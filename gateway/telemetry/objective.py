@@ -46,17 +46,17 @@ _MOST_SLOWDOWN: Final = 1000.0
 
 
 class OutcomeView(msgspec.Struct, frozen=True, kw_only=True):
-    """Since the gateway began. All of it can be added up over gateways."""
+    """Since the start of the gateway; sums over gateways are valid."""
 
     sessions: int
-    """That ended, with an answer to their last turn or without."""
+    """Ended sessions."""
     in_time: int
     judged: int
-    """Of which it is known whether they were in time."""
+    """Of these, the ones known to be in time or late."""
     turns_in_time: int
     turns_judged: int
     cached_tokens: int
-    """Of prompts, as engines report them."""
+    """Cached prompt tokens, as engines report them."""
 
 
 class Labels(NamedTuple):

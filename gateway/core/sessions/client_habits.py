@@ -26,26 +26,27 @@ _ASIDE: Final = (Edge.SERVES, Edge.RETRIES)
 
 
 class ConductView(msgspec.Struct, kw_only=True):
-    """Of the agents of one type of one client."""
+    """Turns of one agent type of one client."""
 
     client: str
     agent: str
     turns: int = 0
-    """That brought an answer from before."""
+    """Turns with an earlier answer in their history."""
     unlinked: int = 0
-    """Of these, those whose session nothing proves."""
+    """Of these, those without proof of their session."""
     changed: int = 0
-    """Of these, those whose prompt differed early from the one before."""
+    """Of these, those with an early change of the prompt."""
     part: str = ""
-    """Where, of the newest: `tools`, `tool_order`, `system` or `message` (the conversation's first one)."""
+    """Part of the newest change: `tools`, `tool_order`, `system` or `message` (the conversation's first
+    one)."""
     at: int = 0
-    """From 0: of `tools` which one; of `system` about which byte, as JSON has it."""
+    """Place of it: the number of the tool, from 0, or about the byte of `system`."""
     measured: int = 0
-    """Of the changed ones, those with cached tokens reported."""
+    """Changed turns with reported cached tokens."""
     again_tokens: int = 0
-    """Of these: what the prompt before had, too, and was computed again."""
+    """Their tokens that the previous prompt had, too, and that were computed again."""
     left_after_s: list[float] = []
-    """Of the newest that left before they got anything."""
+    """Seconds after which the newest clients left without an answer."""
 
 
 class Conduct:
