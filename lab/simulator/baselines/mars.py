@@ -47,6 +47,8 @@ _CONGESTED = math.log(2.0)
 _LEAST_S = 0.01
 _LEVELS = 4
 _PINS = 1.0
+_CAP = 0.0
+_BOTH = True
 _FIRST_TOKENS = 8_192
 """Of the highest level; twice as many for each below."""
 _PROMOTED_S = 10.0
@@ -174,6 +176,9 @@ class MarsRouter(Router):
             return True
         window = self._windows.setdefault(book.replica, _Window())
         room = window.room(book.kv_tokens) - self._entered.get(book.replica, 0.0)
+        if _CAP:
+            held = sum(each.tokens for each in book.members.values())
+            room = min(room, _CAP * book.kv_tokens - held) if _BOTH else _CAP * book.kv_tokens - held
         return len(book.members) < int(window.raw) and member.tokens <= room
 
 

@@ -239,6 +239,16 @@ def test_saga_urgency_is_what_is_left_by_the_time_until_the_deadline():
     assert urgency.shares(now=40.0) == pytest.approx({"tx": 10 / 0.1, "ty": 3 / 10})
 
 
+def test_saga_runs_the_oldest_task_of_a_tenant_first():
+    play = saga(replicas=1)
+    for at, name in enumerate(("old/0", "young/0")):
+        play.asks(name, 100, now=float(at))
+        play.ends(name, prompt=100, now=at + 0.5)
+    assert play.asks("busy/0", 900, now=3.0) == ["busy/0 on r0"]
+    assert play.asks("young/1", 600, now=4.0) == play.asks("old/1", 600, now=5.0) == []
+    assert play.ends("busy/0", now=6.0) == ["old/1 on r0"]
+
+
 def test_saga_shares_a_worker_by_urgency():
     play = saga(replicas=1)
     play.router.urgency.tasks["over"] = Task("t", kind=0, arrived_s=0.0, turns=1, work_s=10.0, tools_s=10.0)
