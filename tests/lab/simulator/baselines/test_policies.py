@@ -7,8 +7,9 @@ from gateway.core.commands import Dispatch, Prefill, RemotePrefill, StopPrefill
 from gateway.domain.ids import RequestId
 from gateway.domain.request import ToolCall
 from lab.simulator.baselines.continuum import best_ttl_s
+from lab.simulator.baselines.cpu_pressure import CpuPressure
 from lab.simulator.baselines.infercept import InferCept
-from lab.simulator.baselines.mars import Coordinator, CpuPressure, MarsRouter
+from lab.simulator.baselines.mars import Coordinator, MarsRouter
 from lab.simulator.baselines.plas import Plas
 from lab.simulator.baselines.saga_router import SagaRouter
 from lab.simulator.baselines.saga_share import Task, Urgency
@@ -113,6 +114,15 @@ def test_mars_lets_in_only_what_fits_under_its_soft_cap():
     play.hears(report(0.8))  # 2,000 are free, and 0.2 / 0.25 of them may be taken
     assert play.asks("large/0", 1_700) == []
     assert play.asks("small/0", 1_500) == ["small/0 on r0"]
+
+
+def test_mars_lets_nobody_in_beside_those_who_hold_nearly_all():
+    play = Play(None, kind=MarsRouter, kv_tokens=1_000)
+    assert play.asks("a/0", 500) == ["a/0 on r0"]
+    play.ends("a/0", prompt=500, output=100)
+    assert play.hears(report(0.0)) == play.hears(report(0.0)) == []
+    assert play.asks("b/0", 301) == [], "901 of 1,000, though nothing is used while tools run"
+    assert play.asks("c/0", 300) == ["c/0 on r0"]
 
 
 def _runs(pressure: CpuPressure, tool: str, took_s: float, times: int) -> None:
