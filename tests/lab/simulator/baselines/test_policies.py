@@ -261,8 +261,10 @@ def test_saga_runs_the_oldest_task_of_a_tenant_first():
 
 def test_saga_shares_a_worker_by_urgency():
     play = saga(replicas=1)
-    play.router.urgency.tasks["over"] = Task("t", kind=0, arrived_s=0.0, turns=1, work_s=10.0, tools_s=10.0)
-    play.router.urgency.over("over")
+    router = play.router
+    assert isinstance(router, SagaRouter)
+    router.urgency.tasks["over"] = Task("t", kind=0, arrived_s=0.0, turns=1, work_s=10.0, tools_s=10.0)
+    router.urgency.over("over")
     assert play.asks("a/0", 900, tenant="early", now=1.0) == ["a/0 on r0"]
     assert play.asks("c/0", 900, tenant="late", now=14.0) == []
     assert play.asks("b/0", 900, tenant="early", now=15.0) == []
@@ -276,9 +278,10 @@ def test_saga_loads_what_was_overwritten_before_its_tools_end():
     for turn in range(9):
         play.asks(f"a/{turn}", 100, now=20.0 * turn)
         play.ends(f"a/{turn}", prompt=100, now=20.0 * turn + 5, tool_calls=calls)  # tools take 15 s
-    due_s = play.router.next_deadline_s()
-    usual_s = play.router._tools["read"].quantile(0.5)
-    assert usual_s == pytest.approx(15, rel=0.2)
+    router = play.router
+    assert isinstance(router, SagaRouter)
+    due_s, usual_s = router.next_deadline_s(), router._tools["read"].quantile(0.5)
+    assert due_s is not None and usual_s == pytest.approx(15, rel=0.2)
     assert due_s == pytest.approx(165 + usual_s - prefill_s(LITTLE, 110), abs=1e-9)
     play.asks("b/0", 900, now=166.0)
     play.ends("b/0", prompt=900, output=200, now=167.0)
