@@ -3,14 +3,15 @@
 Source: MARS (arXiv 2604.26963), §4.1 (signals), §4.2 (PackQueue, UpdateWindow), §4.3 (coordinator,
 co-scheduler).
 
-Symbols: raw window → `_Window.raw`; KV soft cap → `room`; active tools and their times (EMA) → `CpuPressure`;
-PackQueue's orders → `MarsRouter.pack`; levels of the feedback queue → `Coordinator.level`.
+Symbols: raw window → `_Window.raw`; KV soft cap → `room`; active tools and their times (EMA) →
+`cpu_pressure.py`; PackQueue's orders → `MarsRouter.pack`; levels of the queue → `Coordinator.level`.
 
 Deviations: the paper prints no constants; those here are AIMD's usual ones. Signals come once a second, as
 from a stock engine, instead of from its free list. vLLM compares priorities when it lets a turn in, so a call
 is not demoted while it runs. Tools are slow when they take twice what the same tools did before: the paper
-names the two signals, and no rule. Retention's benefit is the prefill it saves, its cost the blocks it keeps
-from those that wait, for as long as the tool takes by the EMA.
+names the two signals, and no rule. The clamp of the window by KV is a bound on what those who are in hold.
+Retention's benefit is the prefill it saves, its cost the blocks it keeps from those that wait, for as long as
+the tool takes by the EMA.
 
 Invariants: a session that entered stays in until it ends; at least one session may be in.
 """
@@ -24,6 +25,7 @@ from gateway.core import events as ev
 from gateway.core.commands import Command
 from gateway.cost.profile import Profile
 from gateway.domain.ids import ReplicaId
+from lab.simulator.baselines.cpu_pressure import CpuPressure
 from lab.simulator.baselines.pauses import tool_name
 from lab.simulator.baselines.plan import Plan, Recipe, Values
 from lab.simulator.baselines.router import Affinity, Member, ReplicaBook, Router, Turn
@@ -36,25 +38,16 @@ _LOW, _HIGH = 0.75, 0.9
 """Shares of the KV cache: where the soft cap begins, and overload."""
 _PERSISTS = 3
 """Reports in a row until overload, or health, counts."""
-_SMOOTH, _SLOW = 0.05, 0.005
-"""Of averages: lately, and in the long run."""
 _TOOL = 0.2
-"""Of one tool's time, in an engine."""
-_KNOWN = 10
-"""Calls of a tool before its next ones are compared with them."""
-_CONGESTED = math.log(2.0)
-"""Of tools' slowdown."""
-_LEAST_S = 0.01
+"""Of the average of a tool's time."""
+_HELD = 0.9
+"""Share of the KV cache for what the sessions hold that are in."""
 _LEVELS = 4
-_PINS = 1.0
 _FIRST_TOKENS = 8_192
 """Of the highest level; twice as many for each below."""
 _PROMOTED_S = 10.0
 _MOST_TOKENS = 1e9
 """No footprint is as large."""
-
-
-_Conversation = tuple[str, str]
 
 
 class _Window(msgspec.Struct):
@@ -82,41 +75,6 @@ class _Window(msgspec.Struct):
         return kv_tokens * free * min(1.0, free / (1.0 - _LOW))
 
 
-class CpuPressure:
-    """Of all sessions' tools: how many are active, and how slow each is by what it took before.
-
-    Tools' times differ by orders of magnitude, so a tool is only compared with itself, and by logarithms."""
-
-    def __init__(self) -> None:
-        self._active: dict[_Conversation, tuple[str, float]] = {}
-        """Which tool, and since when."""
-        self._usual: dict[str, tuple[int, float]] = {}
-        """Calls so far, and the mean logarithm of what they took."""
-        self._slowdown = 0.0
-        self._usually_active = 0.0
-
-    def began(self, conversation: _Conversation, tool: str, *, now: float) -> None:
-        self._active[conversation] = tool, now
-
-    def ended(self, conversation: _Conversation, *, now: float) -> None:
-        tool, since_s = self._active.pop(conversation, ("", None))
-        if since_s is None:
-            return
-        took = math.log(max(_LEAST_S, now - since_s))
-        calls, usual = self._usual.get(tool, (0, 0.0))
-        if calls >= _KNOWN:
-            self._slowdown += _SMOOTH * (took - usual - self._slowdown)
-        self._usual[tool] = calls + 1, usual + max(1 / (calls + 1), _SLOW) * (took - usual)
-
-    def second_passed(self) -> None:
-        self._usually_active += _SLOW * (len(self._active) - self._usually_active)
-
-    @property
-    def is_congested(self) -> bool:
-        """Tools are slow, and more of them are active than usual."""
-        return self._slowdown > _CONGESTED and len(self._active) > self._usually_active
-
-
 class MarsRouter(Router):
     def __init__(self, kv_tokens: Mapping[str, int]) -> None:
         super().__init__(kv_tokens, Affinity(), None)
@@ -132,7 +90,7 @@ class MarsRouter(Router):
                 self._cpu.second_passed()
                 window = self._windows.setdefault(event.replica, _Window())
                 window.report(
-                    (signals.kv_used or 0.0) + _PINS * (signals.kv_retained or 0.0),
+                    (signals.kv_used or 0.0) + (signals.kv_retained or 0.0),
                     signals.preemptions or 0,
                     cpu_is_congested=self._cpu.is_congested,
                 )
@@ -174,6 +132,8 @@ class MarsRouter(Router):
             return True
         window = self._windows.setdefault(book.replica, _Window())
         room = window.room(book.kv_tokens) - self._entered.get(book.replica, 0.0)
+        held = sum(each.tokens for each in book.members.values())
+        room = min(room, _HELD * book.kv_tokens - held)
         return len(book.members) < int(window.raw) and member.tokens <= room
 
 
@@ -187,6 +147,7 @@ class Coordinator(EnginePolicy):
     """Feedback queue, retention, and eviction by the same levels, of one engine."""
 
     shrinks_chunks = True
+    waiting_grace_s = 0.0
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile

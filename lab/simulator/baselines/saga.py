@@ -36,6 +36,8 @@ _Node = tuple[str, ...]
 
 
 class Worker(EnginePolicy):
+    waiting_grace_s = 0.0
+
     def __init__(self) -> None:
         self._goes_on: defaultdict[_Node, list[int]] = defaultdict(lambda: [1, 2])
         """How often a conversation went on from there, and was there; as if seen twice before."""

@@ -7,10 +7,10 @@ Symbols: load(w) → `SagaRouter.load`; θ → `_STAY_BELOW`; cached(w, s) → `
 → `_IMBALANCE`.
 
 Deviations: load(w) is the KV of the turns that run there or wait for it, of its capacity; a turn waits in the
-router while it does not fit beside what runs. Where no worker is below θ a session stays: there is headroom
-nowhere. cached(w, s) is believed while less was written there since than it can hold. A stolen session's new
-prompt is computed where its KV is, before others, and handed over from there; without a network it is
-computed anew. Nothing that runs is preempted for another tenant.
+router while it does not fit beside what runs, and of a tenant the oldest task goes first. Where no worker is
+below θ a session stays: there is headroom nowhere. cached(w, s) is believed while less was written there
+since than it can hold. A stolen session's new prompt is computed where its KV is, before others, and handed
+over from there; without a network it is computed anew. Nothing that runs is preempted for another tenant.
 
 Invariants: a session is stolen once at most; a turn is sent to where its session is.
 """
@@ -213,18 +213,17 @@ class SagaRouter(Router):
                 yield Prefill(turn=pause.turn, session=session, thread=ThreadId(thread), replica=home.replica)
 
     def _queue(self, book: ReplicaBook) -> list[Turn]:
-        return [
-            turn
-            for turn in self._waiting.values()
-            if turn.member.book is book and turn.request not in self._moving
-        ]
+        """The oldest task first: of one kind, it is nearest to its deadline."""
+        turns = [turn for turn in self._waiting.values() if turn.request not in self._moving]
+        turns = [turn for turn in turns if turn.member.book is book]
+        return sorted(turns, key=lambda turn: turn.member.arrived_s)
 
     def _fits(self, turn: Turn, book: ReplicaBook) -> bool:
         used = self._tokens(book, waiting=False)
         return not used or used + turn.member.threads[turn.thread] <= book.kv_tokens
 
     def _ready(self) -> Iterator[Turn]:
-        """Of each worker the tenant that has the least of it for its urgency, then whoever came first."""
+        """Of each worker the tenant that has the least of it for its urgency, then its oldest task."""
         for turn in [turn for turn in self._waiting.values() if turn.member.book is None]:
             self._route(turn)
         for book in self._books:

@@ -7,8 +7,9 @@ from gateway.core.commands import Dispatch, Prefill, RemotePrefill, StopPrefill
 from gateway.domain.ids import RequestId
 from gateway.domain.request import ToolCall
 from lab.simulator.baselines.continuum import best_ttl_s
+from lab.simulator.baselines.cpu_pressure import CpuPressure
 from lab.simulator.baselines.infercept import InferCept
-from lab.simulator.baselines.mars import Coordinator, CpuPressure, MarsRouter
+from lab.simulator.baselines.mars import Coordinator, MarsRouter
 from lab.simulator.baselines.plas import Plas
 from lab.simulator.baselines.saga_router import SagaRouter
 from lab.simulator.baselines.saga_share import Task, Urgency
@@ -113,6 +114,15 @@ def test_mars_lets_in_only_what_fits_under_its_soft_cap():
     play.hears(report(0.8))  # 2,000 are free, and 0.2 / 0.25 of them may be taken
     assert play.asks("large/0", 1_700) == []
     assert play.asks("small/0", 1_500) == ["small/0 on r0"]
+
+
+def test_mars_lets_nobody_in_beside_those_who_hold_nearly_all():
+    play = Play(None, kind=MarsRouter, kv_tokens=1_000)
+    assert play.asks("a/0", 500) == ["a/0 on r0"]
+    play.ends("a/0", prompt=500, output=100)
+    assert play.hears(report(0.0)) == play.hears(report(0.0)) == []
+    assert play.asks("b/0", 301) == [], "901 of 1,000, though nothing is used while tools run"
+    assert play.asks("c/0", 300) == ["c/0 on r0"]
 
 
 def _runs(pressure: CpuPressure, tool: str, took_s: float, times: int) -> None:
@@ -239,10 +249,22 @@ def test_saga_urgency_is_what_is_left_by_the_time_until_the_deadline():
     assert urgency.shares(now=40.0) == pytest.approx({"tx": 10 / 0.1, "ty": 3 / 10})
 
 
+def test_saga_runs_the_oldest_task_of_a_tenant_first():
+    play = saga(replicas=1)
+    for at, name in enumerate(("old/0", "young/0")):
+        play.asks(name, 100, now=float(at))
+        play.ends(name, prompt=100, now=at + 0.5)
+    assert play.asks("busy/0", 900, now=3.0) == ["busy/0 on r0"]
+    assert play.asks("young/1", 600, now=4.0) == play.asks("old/1", 600, now=5.0) == []
+    assert play.ends("busy/0", now=6.0) == ["old/1 on r0"]
+
+
 def test_saga_shares_a_worker_by_urgency():
     play = saga(replicas=1)
-    play.router.urgency.tasks["over"] = Task("t", kind=0, arrived_s=0.0, turns=1, work_s=10.0, tools_s=10.0)
-    play.router.urgency.over("over")
+    router = play.router
+    assert isinstance(router, SagaRouter)
+    router.urgency.tasks["over"] = Task("t", kind=0, arrived_s=0.0, turns=1, work_s=10.0, tools_s=10.0)
+    router.urgency.over("over")
     assert play.asks("a/0", 900, tenant="early", now=1.0) == ["a/0 on r0"]
     assert play.asks("c/0", 900, tenant="late", now=14.0) == []
     assert play.asks("b/0", 900, tenant="early", now=15.0) == []
@@ -256,8 +278,10 @@ def test_saga_loads_what_was_overwritten_before_its_tools_end():
     for turn in range(9):
         play.asks(f"a/{turn}", 100, now=20.0 * turn)
         play.ends(f"a/{turn}", prompt=100, now=20.0 * turn + 5, tool_calls=calls)  # tools take 15 s
-    due_s = play.router.next_deadline_s()
-    usual_s = play.router._tools["read"].quantile(0.5)
+    router = play.router
+    assert isinstance(router, SagaRouter)
+    due_s, usual_s = router.next_deadline_s(), router._tools["read"].quantile(0.5)
+    assert due_s is not None and usual_s is not None
     assert usual_s == pytest.approx(15, rel=0.2)
     assert due_s == pytest.approx(165 + usual_s - prefill_s(LITTLE, 110), abs=1e-9)
     play.asks("b/0", 900, now=166.0)
