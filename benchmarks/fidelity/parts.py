@@ -13,7 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.fidelity.chats import APPENDING, SWITCHING, Chats
-from benchmarks.fidelity.compare import SEED, Arm, Settings, compare
+from benchmarks.fidelity.compare import SEED, Arm, compare
+from benchmarks.gateway import Settings
 from benchmarks.live import Completions, Engines, Kind, drawn
 from benchmarks.simulations.workloads import with_tools
 from benchmarks.verdict import Verdict, percentile
