@@ -4,7 +4,9 @@
 copies and matrix products. `run.sh` starts it.
 """
 
+import compileall
 import hashlib
+import importlib.util
 import io
 import json
 import lzma
@@ -41,6 +43,33 @@ PLAN = (
     ("arm drift", 2.2, "shadow once more"),
     ("stop", 0.1, ""),
 )
+ASSUMED = (
+    *(
+        "torch",
+        "triton",
+        "transformers",
+        "tokenizers",
+        "safetensors",
+        "huggingface_hub",
+        "numpy",
+        "cv2",
+        "PIL",
+    ),
+    *(
+        "einops",
+        "grpc",
+        "psutil",
+        "cpuinfo",
+        "regex",
+        "requests",
+        "sentencepiece",
+        "tiktoken",
+        "yaml",
+        "tqdm",
+    ),
+    *("cloudpickle", "filelock", "setuptools", "jinja2"),
+)
+"""Modules that the pieces do not bring (`packages.txt`)."""
 _COPY_BYTES, _SIDE = 4 << 30, 8192
 _SMALL_BYTES, _SMALL_SIDE = 64 << 20, 512
 
@@ -104,7 +133,10 @@ def unpack() -> int:
         tarfile.open(fileobj=packed, mode="r|") as archive,
     ):
         archive.extractall(HOME, filter="tar")
+    compileall.compile_dir(HOME / "site", quiet=2, workers=0)
     stamp.write_text(wanted)
+    if lacking := [name for name in ASSUMED if importlib.util.find_spec(name) is None]:
+        print(f"unpack: this Python lacks {', '.join(lacking)}")
     return 0
 
 

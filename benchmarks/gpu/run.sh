@@ -16,10 +16,7 @@ if [[ ! -f $home/unpacked ]]; then
   echo "run.sh: the kit is not unpacked" >&2
   exit 3
 fi
-# A stand-in for numba where there is none: vLLM imports it for a feature that is not used here.
-if ! "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("numba") is None)'; then
-  export PYTHONPATH=$home/numba${PYTHONPATH:+:$PYTHONPATH}
-fi
-export PYTHONPATH=$home/tree:$home/tree/engine_ext:$home/site${PYTHONPATH:+:$PYTHONPATH}
+# numba/ stands in for it: vLLM imports it for a feature that is not used here.
+export PYTHONPATH=$home/tree:$home/tree/engine_ext:$home/site:$home/numba${PYTHONPATH:+:$PYTHONPATH}
 cd "$home/tree"
 exec timeout --kill-after=5 540 "$python" -m benchmarks.gpu.there "$@"

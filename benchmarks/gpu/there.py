@@ -161,6 +161,7 @@ class There:
 
     def _prefills_and_decodes(self) -> dict[str, Any]:
         engine, scale = self.start("stock"), self.scale
+        engine.post("/reset_prefix_cache", {})  # of what an interrupted step left
         points = [self._prefill(engine, chunk, before) for before in scale.contexts for chunk in scale.chunks]
         points += [self._decode(engine, *rows, scale.repeats * 16, "") for rows in scale.rows]
         return {"points": points}
@@ -217,7 +218,7 @@ class There:
         with tempfile.TemporaryDirectory() as at:
             with gateway([engine.url], Path(at) / "gateway", as_toml(ARMS[name])) as url:
                 seen = played(self._load.sessions, [engine.url], lambda client: endpoint(client, url))
-            stream = (Path(at) / "gateway/log").read_text()[-_LOG_BYTES:]
+            log = (Path(at) / "gateway/log").read_text()[-_LOG_BYTES:]
         after, preempted = metrics([engine.url]), "vllm:num_preemptions_total"
         found = {
             "sessions": self._load.sessions,
@@ -230,7 +231,7 @@ class There:
             "strangers": seen.strangers,
             "hints_followed": followed(engine.url) if name == "plugin" else 0,
             "steps": engine.steps_since(seen.began_s),
-            "gateway_log": stream,
+            "gateway_log": log,
         }
         return dict(msgspec.to_builtins(found))
 
