@@ -43,7 +43,11 @@ _PLATFORMS: Final = (
 DROPPED: Final = (
     "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so",  # Hopper has FlashAttention 3
     "vllm/vllm-rs",
+    "vllm/third_party/fmha_sm100",  # Blackwell's
+    "vllm/third_party/deep_gemm/include",  # for FP8, compiled there
     "vllm/third_party/deep_gemm/_C.cpython-31[0134]*",
+    "mistral_common/data",  # tokenizers
+    "pycountry/locales",
     "bin",
     "**/__pycache__",
 )

@@ -37,9 +37,8 @@ from lab.simulator.results import TurnOutcome
 from lab.workload.trace.format import Session
 
 _HARDWARE: Final = ("h200", "h100")
+_STATES: Final = ("asleep", "awake")
 _ROUNDS: Final = 20
-
-
 _FIGURES: Final[tuple[tuple[str, Callable[[Profile], float], float], ...]] = (
     ("matrix products, TFLOP/s", lambda each: each.hardware.peak_flops, 1e12),
     ("of which a step attains", lambda each: each.compute_efficiency, 1),
@@ -129,11 +128,13 @@ def read(folder: Path) -> Measured:
     if not {"ceilings", "steps"} <= found.keys():
         raise BenchmarkError(f"{folder} lacks ceilings.json or steps.json")
     plugin = found.get("steps-plugin", {})
+    for points in (found["steps"]["points"], *(plugin[name] for name in _STATES if plugin)):
+        points[:] = [point for point in points if point["seconds"]]
     tree = {
         "ceilings": found["ceilings"],
         "steps": found["steps"],
         "arms": {name: found[f"arm-{name}"] for name in ARMS if f"arm-{name}" in found},
-        "plugin": {name: plugin[name] for name in ("asleep", "awake") if plugin},
+        "plugin": {name: plugin[name] for name in _STATES if plugin},
     }
     measured = msgspec.convert(tree, Measured)
     if any(arm.model != measured.steps.model for arm in measured.arms.values()):

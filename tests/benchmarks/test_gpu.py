@@ -25,6 +25,8 @@ LAW = msgspec.structs.replace(
 )
 CEILINGS = Ceilings("NVIDIA H200", "2.11.0", LAW.hardware.memory_bytes_per_s, LAW.hardware.peak_flops)
 
+UNSEEN = Point(2_048, 1, 512, [])
+
 
 def points() -> list[Point]:
     grid = [Point(new, 1, before, []) for new in GPU.chunks for before in GPU.contexts]
@@ -86,13 +88,14 @@ def test_of_the_wheel_what_hopper_does_not_use_is_left_out(tmp_path):
     kept = ("vllm/_C.abi3.so", "vllm/third_party/deep_gemm/_C.cpython-312-x86_64-linux-gnu.so")
     dropped = (
         "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so", "vllm/vllm-rs", "bin/vllm",
+        "vllm/third_party/fmha_sm100/api.py",
         "vllm/third_party/deep_gemm/_C.cpython-313-x86_64-linux-gnu.so",
     )  # fmt: skip
     for name in (*kept, *dropped):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     prepare.drop(tmp_path)
-    assert [(tmp_path / name).exists() for name in (*kept, *dropped)] == [True] * 2 + [False] * 4
+    assert [(tmp_path / name).exists() for name in (*kept, *dropped)] == [True] * 2 + [False] * 5
 
 
 def test_the_plan_fits_into_half_an_hour():
@@ -131,7 +134,7 @@ def test_what_was_expected_stands_beside_what_was_measured():
 @pytest.mark.parametrize("gpu", ["NVIDIA H100 80GB HBM3", "NVIDIA H200", None])
 def test_the_first_line_names_the_gpu(tmp_path, gpu):
     ceilings = msgspec.structs.replace(CEILINGS, gpu=gpu)
-    steps = {"model": "moe", "vllm": "0.26.0", "is_rehearsal": gpu is None, "points": points()}
+    steps = {"model": "moe", "vllm": "0.26.0", "is_rehearsal": gpu is None, "points": [*points(), UNSEEN]}
     (tmp_path / "ceilings.json").write_bytes(msgspec.json.encode(ceilings))
     (tmp_path / "steps.json").write_bytes(msgspec.json.encode(steps))
     measured = report.read(tmp_path)
