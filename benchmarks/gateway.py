@@ -17,6 +17,8 @@ import msgspec
 from benchmarks.processes import ROOT, BenchmarkError, guarded, on_cpus
 
 _READY_WITHIN_S = 60.0
+Settings = dict[str, dict[str, Any]]
+"""By section."""
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +80,14 @@ def gateway(backends: Sequence[str], directory: Path, settings: str = "", **how:
     """Its URL. `how`: as of `running`."""
     with running(backends, directory, settings, **how) as found:
         yield found.url
+
+
+def as_toml(settings: Settings) -> str:
+    return "".join(
+        f"[{section}]\n"
+        + "".join(f"{key} = {msgspec.json.encode(value).decode()}\n" for key, value in keys.items())
+        for section, keys in settings.items()
+    )
 
 
 @contextmanager

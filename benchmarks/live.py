@@ -1,10 +1,12 @@
 """What live benchmarks share: sessions, real servers on the CPU that answer them, and what became of them."""
 
 import asyncio
+import json
 import os
 import random
 import statistics
 import time
+import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -170,6 +172,12 @@ def _options(
             **env,
         },
     )
+
+
+def followed(engine: str) -> float:
+    """Hints that it followed."""
+    with urllib.request.urlopen(f"{engine}/turnpike/kv", timeout=60) as answer:
+        return float(json.load(answer)["counters"]["hints"].get("followed", 0))
 
 
 def played(

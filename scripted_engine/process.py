@@ -61,6 +61,8 @@ class EngineOptions:
     tool_call_parser: str = "hermes"
     is_scripted: bool = True
     """False starts a plain engine, for models that do not generate."""
+    is_eager: bool = True
+    """False captures graphs, which only a GPU has."""
     extra_args: tuple[str, ...] = ()
     """Further arguments of vLLM's API server, last on its command line (so they win)."""
     extra_env: Mapping[str, str] | None = None
@@ -70,7 +72,8 @@ class EngineOptions:
         key = ["--api-key", self.api_key] if self.api_key else []
         return [
             *(sys.executable, "-m", "scripted_engine.server"),
-            *("--model", str(model), "--load-format", "dummy", "--enforce-eager"),
+            *("--model", str(model), "--load-format", "dummy"),
+            *(("--enforce-eager",) if self.is_eager else ()),
             *("--served-model-name", *self.served_model_names),
             *("--host", self.host, "--port", str(port)),
             *("--max-model-len", str(self.max_model_len), "--block-size", str(self.block_size)),
@@ -179,7 +182,8 @@ class ScriptedEngine:
         """End the server and every process it started. Safe to call twice."""
         process, self._process = self._process, None
         if process is not None:
-            _end_group(process)
+            end_group(process.pid)
+            process.wait(_STOP_S)
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
@@ -237,16 +241,15 @@ def scripted_fleet(
         yield engines
 
 
-def _end_group(process: subprocess.Popen[bytes] | preloaded.Fork) -> None:
+def end_group(group: int) -> None:
     """Ask the process group to end, then make it. vLLM's children outlive a killed parent."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        if not _group_lives(process.pid):
+        if not _group_lives(group):
             break
-        os.killpg(process.pid, number)
+        os.killpg(group, number)
         until = time.monotonic() + _STOP_S
-        while time.monotonic() < until and _group_lives(process.pid):
+        while time.monotonic() < until and _group_lives(group):
             time.sleep(0.05)
-    process.wait(_STOP_S)
 
 
 def _group_lives(group: int) -> bool:

@@ -27,24 +27,23 @@ import msgspec
 
 from benchmarks.fidelity.chats import CLIENT
 from benchmarks.fidelity.costs import Asked, Costs, fitted
-from benchmarks.gateway import gateway
+from benchmarks.gateway import Settings, as_toml, gateway
 from benchmarks.live import BLOCK, CHUNK, LONGEST, SEQUENCES, Completions, Engines, played
 from benchmarks.verdict import Interval, Verdict, bootstrapped, percentile
 from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.core.coordinator import Coordinator
+from gateway.cost.profile import Profile
 from gateway.domain.records import Expected, GpuFirstToken, GpuSubmit, Record
 from gateway.domain.session_ids import numbered_ids
 from lab.engine.step_log import Step
-from lab.simulator.driver import ClientConfig
+from lab.simulator.engine.front import FrontCosts
 from lab.simulator.engine.options import EngineOptions
 from lab.simulator.fleet import FleetSpec, ReplicaGroup
 from lab.simulator.live.endpoint import Endpoint
 from lab.simulator.run import POOL, simulate
 from lab.workload.trace.format import Session
 
-Settings = dict[str, dict[str, Any]]
-"""Of the gateway, by section."""
 Ask = Callable[[aiohttp.ClientSession, str], Endpoint]
 """How clients ask the gateway at that URL."""
 SEED: Final = 11
@@ -53,33 +52,22 @@ WITHIN: Final = 0.15
 
 def live(sessions: Iterable[Session], engines: Engines, policy: Settings, at: Path, ask: Ask) -> Completions:
     stream = at / "stream.jsonl"
-    with gateway(engines.urls, at, _as_toml({**policy, "stream": {"path": str(stream)}})) as url:
+    with gateway(engines.urls, at, as_toml({**policy, "stream": {"path": str(stream)}})) as url:
         found = played(sessions, engines.urls, lambda client: ask(client, url))
     found.stream = stream
     return found
 
 
-def _as_toml(settings: Settings) -> str:
-    return "".join(
-        f"[{section}]\n"
-        + "".join(f"{key} = {msgspec.json.encode(value).decode()}\n" for key, value in keys.items())
-        for section, keys in settings.items()
-    )
-
-
 def simulated(
     sessions: Iterable[Session],
-    costs: Costs,
     policy: Settings,
-    *,
-    replicas: int,
-    kv_blocks: int,
-    client: ClientConfig = CLIENT,
-    plugin: Settings | None = None,
+    profile: Profile,
+    front: FrontCosts,
+    group: ReplicaGroup,
+    options: EngineOptions,
 ) -> Completions:
-    """`plugin`: its settings, if the engines carry it."""
+    """`group`: the replicas; `options`: of their engines."""
     found = Completions()
-    profile = costs.profile(chunk_tokens=CHUNK, kv_tokens=kv_blocks * BLOCK)
 
     def make_brain(fleet: FleetSpec) -> Coordinator:
         urls = [{"url": f"http://{name}", "name": name} for name, _ in fleet.each()]
@@ -88,14 +76,14 @@ def simulated(
 
     simulate(
         sessions,
-        FleetSpec(replicas=(ReplicaGroup(profile="tiny", count=replicas, kv_blocks=kv_blocks),)),
+        FleetSpec(replicas=(group,)),
         make_brain,
-        options=EngineOptions(max_num_seqs=SEQUENCES, max_model_len=LONGEST, block_size=BLOCK, plugin=plugin),
-        client=client,
+        options=options,
+        client=CLIENT,
         seed=SEED,
         sink=found,
         load_profile=lambda _: profile,
-        front=costs.front,
+        front=front,
     )
     return found
 
@@ -112,13 +100,16 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
         return live(sessions, self.engines, self.policy, at, ask)
 
     def simulated(self, sessions: Iterable[Session], costs: Costs) -> Completions:
+        blocks = self.engines.kv_blocks
         return simulated(
             sessions,
-            costs,
             self.policy,
-            replicas=len(self.engines.urls),
-            kv_blocks=self.engines.kv_blocks,
-            plugin=self.plugin,
+            costs.profile(chunk_tokens=CHUNK, kv_tokens=blocks * BLOCK),
+            costs.front,
+            ReplicaGroup(profile="tiny", count=len(self.engines.urls), kv_blocks=blocks),
+            EngineOptions(
+                max_num_seqs=SEQUENCES, max_model_len=LONGEST, block_size=BLOCK, plugin=self.plugin
+            ),
         )
 
 

@@ -106,12 +106,12 @@ class Asked(msgspec.Struct, frozen=True):
 def fitted(steps: Iterable[Step], asked: Iterable[Asked]) -> Costs:
     found = [step for step in steps if step.took_s > 0]
     took_s = np.array([step.took_s for step in found])
-    step_s, row_s, token_s, prompt_s, decode_s = _least_squares([_features(step) for step in found], took_s)
+    step_s, row_s, token_s, prompt_s, decode_s = least_squares([_features(step) for step in found], took_s)
     requests = list(asked)
     idle = [request for request in requests if request.is_beside_idle]
     busy = [request for request in requests if not request.is_beside_idle] or requests
     outside_s = np.array([request.outside_s for request in busy])
-    request_s, read_s = _least_squares([(1.0, request.prompt_tokens) for request in busy], outside_s)
+    request_s, read_s = least_squares([(1.0, request.prompt_tokens) for request in busy], outside_s)
     expected_s = sum(request_s + read_s * request.prompt_tokens for request in idle)
     idle_s = sum(request.outside_s for request in idle)
     return Costs(
@@ -137,7 +137,7 @@ def _features(step: Step) -> tuple[float, ...]:
     return 1.0, len(step.rows), sum(row.new_tokens for row in step.rows), products, contexts
 
 
-def _least_squares(features: Sequence[Sequence[float]], seconds: _Floats) -> list[float]:
+def least_squares(features: Sequence[Sequence[float]], seconds: _Floats) -> list[float]:
     """Errors count relative to the root of the time, as it is fitted: relative to what was seen, what took
     longer by chance would count less."""
     table = np.array(features)

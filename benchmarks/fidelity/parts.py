@@ -1,9 +1,7 @@
 """The arms that are compared: policies of admission, the engine plugin, prompts computed ahead."""
 
-import json
 import statistics
 import tempfile
-import urllib.request
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -13,8 +11,9 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.fidelity.chats import APPENDING, SWITCHING, Chats
-from benchmarks.fidelity.compare import SEED, Arm, Settings, compare
-from benchmarks.live import Completions, Engines, Kind, drawn
+from benchmarks.fidelity.compare import SEED, Arm, compare
+from benchmarks.gateway import Settings
+from benchmarks.live import Completions, Engines, Kind, drawn, followed
 from benchmarks.simulations.workloads import with_tools
 from benchmarks.verdict import Verdict, percentile
 
@@ -43,7 +42,7 @@ POLICIES: Final[dict[str, Settings]] = {
     "affinity, cap of 2": {"admission": {"policy": "session-cap", "session_cap": 2}},
     "one turn a replica": {"admission": {"shadow": True, "max_running_per_replica": 1}},
 }
-PLUGIN: Final = ("--scheduler-cls", "lab.engine.logging_plugin_scheduler.LoggingPluginScheduler")
+PLUGIN: Final = ("--scheduler-cls", "lab.engine.logging_plugin.LoggingTurnpikeScheduler")
 PLUGIN_ENV: Final = {"VLLM_PLUGINS": "turnpike"}
 AHEAD: Final[dict[str, Settings]] = {"as it comes": {}, "ahead": {"prefill_ahead": {"enabled": True}}}
 TOOL_S: Final = 2.5
@@ -97,12 +96,6 @@ def plugin(is_quick: bool, verdict: Verdict, tell: Any) -> None:
         compare(arms, *sessions, at, verdict, tell, rounds=rounds, ask=chats.ask)
         verdict.at_least("hints_followed", sum(map(followed, with_plugin.urls)), 1)
     chats.judge(verdict)
-
-
-def followed(engine: str) -> float:
-    """Hints that it followed."""
-    with urllib.request.urlopen(f"{engine}/turnpike/kv", timeout=60) as answer:
-        return float(json.load(answer)["counters"]["hints"].get("followed", 0))
 
 
 def overlap(is_quick: bool, verdict: Verdict, tell: Any) -> None:

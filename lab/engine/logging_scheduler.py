@@ -1,5 +1,4 @@
-"""vLLM's scheduler, which also keeps a log of its steps (`step_log.py`). For `--scheduler-cls`;
-`LoggingMixin` goes before any other scheduler's class.
+"""vLLM's scheduler, or another, which also keeps a log of its steps (`step_log.py`). For `--scheduler-cls`.
 
 A step begins when the one before it has ended, if that left requests; else when it is scheduled. So what the
 engine does between steps is the later one's.
@@ -17,7 +16,9 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from lab.engine.step_log import VARIABLE, Row, Step
 
 
-class LoggingMixin:
+class StepLogging:
+    """Put before a vLLM scheduler class."""
+
     requests: Any
     has_unfinished_requests: Any
 
@@ -33,11 +34,11 @@ class LoggingMixin:
 
     def add_request(self, request: Any) -> None:
         self._arrived_s[request.request_id] = time.time()
-        super().add_request(request)  # type: ignore[misc]  # the scheduler's, behind it
+        super().add_request(request)  # type: ignore[misc]
 
     def schedule(self, *arguments: Any, **named: Any) -> SchedulerOutput:
         began_s = self._ended_s if self._goes_on else time.time()
-        out: SchedulerOutput = super().schedule(*arguments, **named)  # type: ignore[misc]
+        out = super().schedule(*arguments, **named)  # type: ignore[misc]
         if out.total_num_scheduled_tokens:
             rows = [self._row(name, tokens) for name, tokens in out.num_scheduled_tokens.items()]
             self._scheduled.append((out, began_s, rows))
@@ -61,5 +62,5 @@ class LoggingMixin:
         return found
 
 
-class LoggingScheduler(LoggingMixin, AsyncScheduler):  # type: ignore[misc]  # vLLM's types are not looked at
+class LoggingScheduler(StepLogging, AsyncScheduler):  # type: ignore[misc]  # vLLM's types are not looked at
     pass

@@ -8,7 +8,7 @@ import pytest
 from tests.project.layout import BIN, ROOT, run
 from tools.words import found
 
-SHELL = [ROOT / ".ci/run", *sorted(ROOT.glob("tools/*.sh"))]
+SHELL = [ROOT / ".ci/run", *sorted(ROOT.glob("tools/*.sh")), ROOT / "benchmarks/gpu/run.sh"]
 DOCKERFILES = sorted(ROOT.glob("docker/*.Dockerfile"))
 
 
