@@ -1,6 +1,7 @@
 """Stock vLLM: first come, first served, with its prefix cache, behind round robin or behind affinity.
 
-Source: vLLM 0.32, its defaults (chunked prefill, prefix caching, full-prompt reserve).
+Source: vLLM 0.32, its defaults (chunked prefill, prefix caching, full-prompt reserve). Affinity is what
+prime-rl's router calls `sticky_least_loaded`.
 
 Invariants: nothing is set but where turns run. With affinity this is the first of the two *strong baselines*;
 on one replica both are the same.
