@@ -21,6 +21,7 @@ def test_decisions_and_designs_are_short():
     design = ROOT / "docs/design"
     limits = dict.fromkeys(design.glob("*.md"), 1_000) | dict.fromkeys(design.glob("decisions/*.md"), 200)
     del limits[design / "results.md"]  # generated
+    limits[design / "baselines.md"] = 1_400  # a dozen of others' mechanisms
     words = {page.name: prose_words(page.read_text()) - limit for page, limit in limits.items()}
     assert {name: over for name, over in words.items() if over > 0} == {}
 
