@@ -8,7 +8,8 @@ Symbols: raw window → `_Window.raw`; KV soft cap → `room`; active tools and 
 
 Deviations: the paper prints no constants; those here are AIMD's usual ones. Signals come once a second, as
 from a stock engine, instead of from its free list. vLLM compares priorities when it lets a turn in, so a call
-is not demoted while it runs. Tools are slow when they take twice what the same tools did before: the paper
+is not demoted while it runs; and it lets a prompt in only where all of it fits, so that only running ones
+shrink. Tools are slow when they take twice what the same tools did before: the paper
 names the two signals, and no rule. The clamp of the window by KV is a bound on what those who are in hold.
 Retention's benefit is the prefill it saves, its cost the blocks it keeps from those that wait, for as long as
 the tool takes by the EMA.
