@@ -185,5 +185,6 @@ def test_rehearsal(tmp_path):
     command = [sys.executable, "-m", "benchmarks.gpu.report", str(kit / "out")]
     page = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert page.startswith("# No GPU") and "| plugin | first_token_p90 |" in page
-    rows = [line for line in page.splitlines() if line.endswith("| 0 | 0 |")]
-    assert len(rows) == 2, "an arm failed, or its prompts are not those that are simulated"
+    for arm in ("shadow", "plugin"):  # none failed, and all prompts are those that are simulated
+        rows = [line for line in page.splitlines() if line.startswith(f"| {arm} |")]
+        assert sum(line.endswith("| 0 | 0 |") for line in rows) == 1, rows
