@@ -45,7 +45,7 @@ def test_a_turn_that_went_at_once():
     assert told.known.turn == "r2" and told.decided.outcome == "dispatched"
     assert (told.decided.replica, told.decided.attempts, told.decided.queue_ms) == ("b", 1, 0.0)
     assert told.why[0].startswith("It did not wait") and told.why[1].startswith(
-        "It went to b: it has no home"
+        "It went to b: its session has no home"
     )
     [other] = told.alternatives
     assert (other.replica, other.running) == ("a", 1) and "1 turns ran there, 0" in other.why_not
