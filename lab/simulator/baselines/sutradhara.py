@@ -77,7 +77,8 @@ class Splits(Router):
         conversation = name, thread = self._conversations.pop(event.request)
         at = self._turns.get(conversation, 0)
         self._turns[conversation] = at + 1
-        session, book = self._sessions[name], self.live[event.request].book
+        turn = self.live[event.request]
+        session, book = self._sessions[name], turn.book
         if at + 1 == len(session.threads[thread].turns):
             del self._turns[conversation]
             return []
@@ -91,7 +92,7 @@ class Splits(Router):
             Prefill(
                 turn=event.request,
                 session=SessionId(name),
-                thread=ThreadId(""),
+                thread=ThreadId(turn.thread),
                 replica=ReplicaId(book.replica),
                 agent=agent,
             )
