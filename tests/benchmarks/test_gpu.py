@@ -163,7 +163,7 @@ def run(kit: Path, *step: str) -> str:
 
 
 @pytest.mark.engine
-@pytest.mark.heavy
+@pytest.mark.nightly  # two minutes
 @pytest.mark.timeout(600)
 def test_rehearsal(tmp_path):
     """Everything but the GPU, from an empty folder to the page."""

@@ -163,7 +163,8 @@ async def test_a_session_is_stopped_by_keyboard_once_it_is_confirmed(page: Page,
     await page.press("x")
     await page.until(f"{DIALOG}.open")
     await page.press("Tab", "Enter")
-    await page.until("document.getElementById('announcement').textContent", holds=lambda said: "is stopped" in said)
+    announced = "document.getElementById('announcement').textContent"
+    await page.until(announced, holds=lambda text: "is stopped" in text)
     await page.until(PHASES, holds=lambda shown: shown == ["stopped"])
     (view,) = json.loads((await bench.control(get(b"/turnpike/snapshot"))).body)["sessions"]
     assert view["state"] == "stopped" and not view["is_active"]

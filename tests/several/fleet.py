@@ -12,6 +12,7 @@ import math
 import os
 import secrets
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -537,12 +538,21 @@ def failures_of(agents: Sequence[Agent]) -> Counter[str]:
 
 def slowest_s(agents: Sequence[Agent], *, since_s: float = 0.0, until_s: float = math.inf) -> float:
     """What a turn that began and ended between took beyond what engines take for it, at most."""
-    return max(
+    return max(_beyond_engines_s(agents, since_s, until_s))
+
+
+def median_s(agents: Sequence[Agent], *, since_s: float, until_s: float) -> float:
+    """As `slowest_s`, of half of the turns: a busy machine makes a few of them late."""
+    return statistics.median(_beyond_engines_s(agents, since_s, until_s))
+
+
+def _beyond_engines_s(agents: Sequence[Agent], since_s: float, until_s: float) -> list[float]:
+    return [
         turn.ended_s - turn.began_s - agent.pace.head_s - agent.pace.stream_s
         for agent in agents
         for turn in agent.turns
         if since_s <= turn.began_s and turn.ended_s < until_s
-    )
+    ]
 
 
 async def all_go_on(agents: Sequence[Agent], *, turns: int) -> None:
