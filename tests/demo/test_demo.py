@@ -29,7 +29,7 @@ def mark_of(output):
     return output.partition("run/demo/")[2].split()[0]
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly  # three minutes; real agents of each client are in tests/clients
 @pytest.mark.engine
 @pytest.mark.agents
 @pytest.mark.timeout(600)
