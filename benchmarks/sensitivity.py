@@ -20,6 +20,7 @@ from typing import Any, Final
 from benchmarks.command import judged
 from benchmarks.results.__main__ import Bench
 from benchmarks.results.figures import Cell, cells, ratio, strongest
+from benchmarks.results.scenario import Scenario
 from benchmarks.results.store import Run
 from benchmarks.verdict import Verdict
 from lab.simulator.experiment.trial import Trial
@@ -47,8 +48,7 @@ def profile_of(named: str, efficiency: float, overhead_s: float, folder: Path) -
 
 def runs(options: argparse.Namespace, profile: Path, seeds: int) -> tuple[Bench, list[Run]]:
     files = {options.name: options.sessions} if options.sessions else {}
-    scenario = Bench(options.name, files, 1).scenario
-    [group] = scenario.fleet.replicas
+    [group] = Scenario.read(options.name).fleet.replicas
     change = (
         f'fleet.replicas = [{{ profile = "{profile}", count = {group.count}, '
         f"offload_gb = {group.offload_gb} }}]\nfirst_seed = {FIRST_SEED}\nseeds = {seeds}"
@@ -68,21 +68,16 @@ def ratios(at: Sequence[Cell]) -> Iterator[tuple[str, Cell, Cell]]:
     by_label = {cell.label: cell for cell in at}
     ours, plugin = by_label.get("turnpike"), by_label.get("turnpike+plugin")
     caps = [cell for cell in at if cell.label.startswith("session-cap")]
-    cap = strongest(caps, _METRIC, has_offload=False)
+    rivals = {"affinity": by_label.get("affinity"), "best_cap": strongest(caps, _METRIC, has_offload=False)}
     if ours is not None:
-        yield "to_affinity", ours, by_label["affinity"]
-        if cap is not None:
-            yield "to_best_cap", ours, cap
+        yield from ((f"to_{name}", ours, rival) for name, rival in rivals.items() if rival is not None)
         if plugin is not None:
             yield "plugin_to_without", plugin, ours
 
 
 def measure(options: argparse.Namespace, is_quick: bool, verdict: Verdict, tell: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        scenario = Bench(
-            options.name, {options.name: options.sessions} if options.sessions else {}, 1
-        ).scenario
-        named = scenario.fleet.replicas[0].profile
+        named = Scenario.read(options.name).fleet.replicas[0].profile
         pairs = [(efficiency, overhead) for efficiency in EFFICIENCIES for overhead in OVERHEADS_S]
         for efficiency, overhead_s in (pairs[0], pairs[-1]) if is_quick else pairs:
             profile = profile_of(named, efficiency, overhead_s, Path(folder))
