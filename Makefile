@@ -44,10 +44,11 @@ minors: setup  ## the engine plugin on vLLM's last eight minors: schedulers, and
 check: setup  ## format, lint, types, import contracts, fast tests (under a minute, on two cores)
 	@$(MAKE) --no-print-directory --keep-going --output-sync=target --jobs=2 fast types lint imports
 
-lint: setup  ## format, lint and the words that the code does without
+lint: setup  ## format, lint, words that the project does without, long sentences
 	$(bin)/ruff format --check .
 	$(bin)/ruff check .
 	$(bin)/python -m tools.words
+	$(bin)/python -m tools.prose
 
 types: setup  ## types alone
 	$(bin)/mypy $(python_trees)

@@ -78,9 +78,9 @@ def rows(found: Headlines) -> Iterator[str]:
 
 
 def sources(found: Headlines) -> Iterator[str]:
-    yield "Figures are what the command's last line said, at that revision."
+    yield "Figures are those of the command's last line, at that revision."
     yield ""
-    yield "| figures | command | told at |"
+    yield "| figures | command | revision |"
     yield "|---|---|---|"
     for name, each in found.sources.items():
         note = f"; {each.note}" if each.note else ""
