@@ -1,11 +1,16 @@
 """Eviction: which sessions give their places back?
 
-Source: SAGA (§6.2 (4)): work that blocks others gives way.
+Source: SAGA (§6.2 (4)): work that blocks others gives way. ThunderAgent (arXiv 2602.13692): when programs do
+not fit, the smallest pause whose tools run.
 
 Deviations: SAGA preempts. Here a live turn runs on, and its session waits at the next one.
 
-Invariants: the next to go is the newest session of the tenant with the most places for its weight; sessions
-already marked count as gone; late turns of others leave a tenant at least `SHARE_GRACE` times its share.
+Theory. Where memory is short, the sessions without a live turn go first, the smallest of them first: their
+return costs the least prefill, and the cache that they leave is what the others lack. Where a tenant holds
+too much, its newest sessions go: the smallest ones would return at once, and the large ones would never end.
+
+Invariants: the next to go is of the tenant with the most places for its weight; sessions already marked count
+as gone; late turns of others leave a tenant at least `SHARE_GRACE` times its share.
 """
 
 import math
@@ -35,7 +40,10 @@ class Evictor:
         members = self._places.in_places()
         if excess.is_of_tools:
             members = [each for each in members if not self._cpu.is_light(each.agent)]
-        self.newest(members, excess.sessions, excess.why, now=now)
+            members.sort(key=_arrived_s)
+        else:
+            members.sort(key=_prefill)
+        self._evict(members, excess.sessions, excess.why, now=now)
 
     def keep_promises(self, *, waiting: int, now: float) -> None:
         """Call about once a second."""
@@ -70,7 +78,7 @@ class Evictor:
             return
         of_holder = self._places.by_tenant[holder].values()
         if not any(member.eviction_reason for member in of_holder):
-            self.newest(of_holder, 1, "fair_share", now=now)
+            self._evict(sorted(of_holder, key=_arrived_s), 1, "fair_share", now=now)
 
     def for_the_late(self, *, now: float) -> None:
         for tenant in tuple(self._fair.held):
@@ -78,23 +86,34 @@ class Evictor:
             staying = [each for each in of_tenant if not each.eviction_reason]
             leaving = self._fair.held[tenant] - sum(each.places for each in staying)
             beyond = 2.0 * (self._fair.charge(tenant, -leaving) - self.level(tenant))
-            self.newest(staying, int(max(0.0, beyond)), LATE, now=now)
+            staying.sort(key=_arrived_s)
+            self._evict(staying, int(max(0.0, beyond)), LATE, now=now)
 
-    def newest(self, members: Iterable[Member], count: int, why: str, *, now: float) -> None:
-        newest: dict[TenantId, list[Member]] = {}
+    def _evict(self, members: Iterable[Member], count: int, why: str, *, now: float) -> None:
+        """The last ones first."""
+        by_tenant: dict[TenantId, list[Member]] = {}
         held: dict[TenantId, int] = {}
-        for member in sorted(members, key=lambda each: each.task_arrived_s):
+        for member in members:
             if not member.eviction_reason:
-                newest.setdefault(member.tenant, []).append(member)
+                by_tenant.setdefault(member.tenant, []).append(member)
                 held[member.tenant] = held.get(member.tenant, 0) + member.places
-        while count > 0 and newest:
-            tenant = max(newest, key=lambda each: held[each] / self._fair.weight(each))
-            member = newest[tenant].pop()
+        while count > 0 and by_tenant:
+            tenant = max(by_tenant, key=lambda each: held[each] / self._fair.weight(each))
+            member = by_tenant[tenant].pop()
             count -= member.places
             held[tenant] -= member.places
-            if not newest[tenant]:
-                del newest[tenant]
+            if not by_tenant[tenant]:
+                del by_tenant[tenant]
             if member.live:
                 member.eviction_reason = why
             else:
                 self._release(member, now=now)
+
+
+def _arrived_s(member: Member) -> float:
+    return member.task_arrived_s
+
+
+def _prefill(member: Member) -> tuple[bool, float]:
+    """Descending in what its return costs."""
+    return not member.live, -member.tokens

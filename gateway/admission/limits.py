@@ -29,6 +29,9 @@ OVERFLOW: Final = "kv_overflow"
 # Overcommitment begins, or ends.
 HAVE_TIME, HAVE_NO_TIME = "engines_have_time", "engines_have_no_time"
 _UPDATE_S: Final = 1.0
+# Of the capacity of several replicas: the fullest holds more than the mean. One alone is used whole, since an
+# overflow costs the prefill of the smallest idle session. Used whole, four replicas are 1.06 times as slow.
+_KV_SHARE_OF_SEVERAL: Final = 0.9
 # Until an evicted session has left: its live turn, and the next. With 1, too many run with a full cache.
 _TURNS_AHEAD: Final = 2.0
 
@@ -62,10 +65,7 @@ class Limits:
         self._places = places
         self._cpu = cpu
         self._records = records
-        window = config.window
-        if config.policy == "footprint":
-            window = msgspec.structs.replace(window, kv_share=config.footprint_share)
-        self.window = Window(window)
+        self.window = Window(config.window)
         if config.policy == "session-cap":
             self.window.sessions = float(config.session_cap)
         self.gpu = GpuPressure()
@@ -243,8 +243,15 @@ class Limits:
             held=max(places.residents.now(), 0.0),
             demand=places.residents.peak(),
             capacity=self.capacity() if self._config.policy != "session-cap" else None,
+            kv_share=self._kv_share,
             blocked_by=blocked_by,
         )
+
+    @property
+    def _kv_share(self) -> float:
+        if self._config.policy == "footprint":
+            return self._config.footprint_share
+        return 1.0 if len(self._up) == 1 else _KV_SHARE_OF_SEVERAL
 
     def capacity(self, *, is_whole: bool = False) -> float | None:
         """Stated KV tokens: this gateway's part, or the whole pool's."""

@@ -7,7 +7,7 @@ Symbols: *raw concurrency window* → `sessions`, and `with_tools` for sessions 
 *KV-derived limit* → `budget`; *CPU-derived limit* → `cpu_limit`.
 
 Deviations: the KV-derived limit counts projected footprints of sessions, not requests. It moves by additive
-increase and multiplicative decrease below a share of the stated capacity, or freely without one. So no
+increase and multiplicative decrease up to a share of the stated capacity, or freely without one. So no
 constant belongs to a GPU or a model. Before the first overload only the stated capacity limits. Where the
 admitted sessions fit into it, lost state moves the budget alone: an eviction would lose state too. MARS
 admits ever more slowly near its limit (progressive soft cap); here that had no measurable effect. A decrease
@@ -40,8 +40,6 @@ _LEAST_OF_STATED: Final = 0.6
 
 
 class WindowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    kv_share: Annotated[float, Meta(gt=0, le=1)] = 0.9
-    """First KV budget, as a share of the stated capacity."""
     decrease: Annotated[float, Meta(gt=0, lt=1)] = 0.7
     """Factor of a decrease of the window, under CPU pressure."""
     kv_decrease: Annotated[float, Meta(gt=0, lt=1)] = 0.85
@@ -71,6 +69,8 @@ class WindowInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Expected tokens at most."""
     capacity: float | None
     """Stated KV tokens, with the host's as far as they count."""
+    kv_share: float = 1.0
+    """The KV budget at first and at most, as a share of the capacity."""
     blocked_by: WaitReason | None
     """Of the next session."""
 
@@ -87,7 +87,9 @@ class Window:
         self.sessions = self.with_tools = self.cpu_limit = math.inf
         # Tokens.
         self.budget = math.inf
+        # Stated; the most that the budget may be.
         self._capacity: float | None = None
+        self._ceiling = math.inf
         self.overloaded_since_s: float | None = None
         self._healthy_since_s: float | None = None
         self._changed_s = -math.inf
@@ -122,23 +124,16 @@ class Window:
     def reference(self) -> float:
         """Tokens for the throughput model. Not a lowered budget: with it so little would fit that admitting
         all would seem to pay."""
-        return self.budget if self._capacity is None else self._ceiling()
-
-    def _ceiling(self) -> float:
-        """The budget's first value and upper bound: whether more fits shows only by losses."""
-        return self._config.kv_share * self._capacity if self._capacity is not None else math.inf
+        return self.budget if self._capacity is None else self._ceiling
 
     def _follow_capacity(self, seen: WindowInputs) -> WindowChange | None:
         if seen.capacity is None:
             return None
-        if self._capacity is not None:
-            if abs(seen.capacity - self._capacity) <= _CAPACITY_CHANGED * self._capacity:
-                return None
-        before, self._capacity = self._capacity, seen.capacity
-        if before is None or math.isinf(self.budget):
-            self.budget = self._ceiling()
-        else:
-            self.budget = min(self._ceiling(), self.budget * seen.capacity / before)
+        before, ceiling = self._ceiling, seen.kv_share * seen.capacity
+        if abs(ceiling - before) <= _CAPACITY_CHANGED * before < math.inf:
+            return None
+        self._capacity, self._ceiling = seen.capacity, ceiling
+        self.budget = min(ceiling, self.budget * ceiling / before) if self.budget < math.inf else ceiling
         return WindowChange("capacity")
 
     def _decrease(self, seen: WindowInputs, *, now: float) -> WindowChange:
@@ -170,7 +165,7 @@ class Window:
             self.with_tools += max(1.0, 0.05 * self.with_tools)
         elif seen.blocked_by is WaitReason.KV_FULL and self._may_grow(seen):
             self.budget += self._config.kv_increase * (self._capacity or self.budget)
-            self.budget = min(self.budget, self._ceiling())
+            self.budget = min(self.budget, self._ceiling)
         elif math.isfinite(self.sessions) and self.sessions < 2 * seen.admitted + 2:
             self.sessions += 1.0
         elif math.isfinite(self.with_tools) and self.with_tools < 2 * seen.with_tools + 2:
@@ -183,7 +178,7 @@ class Window:
     def _may_grow(self, seen: WindowInputs) -> bool:
         """Without a stated capacity only while the budget is in use and losses are known."""
         is_well = seen.gpu.is_loss_known and seen.held >= _IN_USE * self.budget
-        return self.budget < self._ceiling() and (self._capacity is not None or is_well)
+        return self.budget < self._ceiling and (self._capacity is not None or is_well)
 
 
 def _since(since_s: float | None, holds: bool, *, now: float) -> float | None:

@@ -38,7 +38,7 @@ class HistoryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The `turnpike history` that follows this gateway (docs/reference/history.md)."""
 
     url: Annotated[str, Meta(pattern=r"^https?://[^/?#]+/?$"), PRIVATE] | None = None
-    """Its address, such as `http://127.0.0.1:8070`. The control plane forwards questions about the past;
+    """Its address, such as `http://127.0.0.1:8070`. The control plane forwards queries about the past;
     without it, memory answers."""
     key_env: Annotated[str, PRIVATE] | None = None
     """Environment variable with its key."""

@@ -7,7 +7,6 @@ which the coordinator makes them is the order in which they call one another.
 from dataclasses import dataclass, field
 
 from gateway.admission.session_admission import SessionAdmission
-from gateway.admission.waiting_room import WaitingRoom
 from gateway.core.commands import Command
 from gateway.core.fleet import Fleet
 from gateway.core.forecasts import Forecasts
@@ -16,6 +15,7 @@ from gateway.core.sessions.session_book import SessionBook
 from gateway.core.settings import CoordinatorConfig
 from gateway.core.stream import Stream
 from gateway.core.turns.live import LiveRequest
+from gateway.core.turns.waiting_room import WaitingRoom
 from gateway.domain.ids import RequestId
 from gateway.fleet.migration_limiter import MigrationLimiter
 from gateway.routing.placement_policy import PlacementPolicy

@@ -10,11 +10,11 @@ the middle of a run; what builds on stored state never falls back.
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from gateway.admission.waiting_room import Lane
 from gateway.core.books import Books
 from gateway.core.turns.gate import Gate
 from gateway.core.turns.lifecycle import State
 from gateway.core.turns.live import LiveRequest, Route
+from gateway.core.turns.waiting_room import Lane
 from gateway.domain.decision import Refusal, RefusalReason, WaitReason
 from gateway.domain.ids import PoolId, SessionId
 from gateway.domain.model_choice import Choice, Fallback, Target

@@ -17,9 +17,9 @@ WAITS: Final = {
     "concurrency_full": "all replicas that could run it were at `max_running_per_replica`",
     "window_full": "as many sessions were active as the limit allows",
     "tools_full": "the hosts of their tools had as many sessions as they can bear",
-    "kv_full": "the active sessions are expected to need all of the KV cache",
+    "kv_full": "the admitted sessions are expected to need all of the KV cache",
     "behind_others": "other sessions waited already",
-    "tenant_sessions": "its tenant had as many active sessions as its limit allows",
+    "tenant_sessions": "its tenant had as many admitted sessions as its limit allows",
     "others_late": "its tenant's sessions had more than their share, and the others' turns were late",
     "no_replica": "no replica that could run it answered",
     "home_lost": "its replica was lost, and sessions move from there one by one",
@@ -40,7 +40,7 @@ MOVES: Final = {
     "capacity": "engines reported how much fits",
     "healthy": "no overload, little lost",
     "state_lost": "KV was lost that came back",
-    "kv_overflow": "with their next turns sessions would hold more than fits, so the newest wait",
+    "kv_overflow": "with their next turns sessions would hold more than fits, so the smallest idle ones wait",
     "engines_have_time": "more may be in than fit: engines have the time to compute again what is lost",
     "engines_have_no_time": "only as many may be in as fit: engines have no time to compute lost state again",
     "preemptions": "engines preempted turns",
@@ -76,10 +76,10 @@ SOURCES: Final = {
 _WITHOUT_LIMIT: Final = ("concurrency_full", "no_replica", "home_lost")
 # What `SessionHeld.with_it` and `limit` count, by the reason.
 _COUNTS: Final = {
-    "window_full": "active sessions",
-    "tools_full": "active sessions that bring work for tools",
-    "kv_full": "KV tokens that active sessions are expected to hold",
-    "tenant_sessions": "active sessions of its tenant",
+    "window_full": "admitted sessions",
+    "tools_full": "admitted sessions that bring work for tools",
+    "kv_full": "KV tokens that admitted sessions are expected to hold",
+    "tenant_sessions": "admitted sessions of its tenant",
     "others_late": "sessions that its tenant is charged for, now and lately",
 }
 BEHIND: Final = (

@@ -10,7 +10,7 @@ from gateway.admission.classes import ServiceClass, classify
 from gateway.admission.pack_queue import Entry, SessionQueue
 from gateway.admission.tenants.fair_share import FairShare
 from gateway.admission.tenants.quotas import Quota, Quotas, retry_after_s
-from gateway.admission.waiting_room import Lane, Waiting, WaitingRoom
+from gateway.core.turns.waiting_room import Lane, Waiting, WaitingRoom
 from gateway.domain.decision import RefusalReason, Wait, WaitReason
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Claims

@@ -28,6 +28,7 @@ def seen(
     cpu_limit=math.inf,
     overcommit_sessions=0.0,
     is_loss_known=True,
+    kv_share=1.0,
 ) -> WindowInputs:
     return WindowInputs(
         gpu=GpuReading(pressure=gpu, reason="state_lost", is_loss_known=is_loss_known),
@@ -39,6 +40,7 @@ def seen(
         held=held,
         demand=demand,
         capacity=capacity,
+        kv_share=kv_share,
         blocked_by=blocked_by,
     )
 
@@ -66,8 +68,8 @@ def test_nothing_limits_before_the_first_overload():
 
 def test_a_stated_capacity_is_the_first_budget_and_is_followed():
     play = Played().run(1, capacity=1000.0)
-    assert play.window.budget == 900.0
-    play.run(1, capacity=2000.0)
+    assert play.window.budget == 1000.0
+    play.run(1, capacity=2000.0, kv_share=0.9)
     assert play.window.budget == 1800.0
     play.run(30, capacity=None)
     assert play.window.budget == 1800.0
@@ -76,9 +78,9 @@ def test_a_stated_capacity_is_the_first_budget_and_is_followed():
 
 def test_what_holding_back_gains_is_told_by_what_engines_state_or_more():
     played = Played().run(2, capacity=1000.0)
-    assert played.window.reference == played.window.budget == 900.0
+    assert played.window.reference == played.window.budget == 1000.0
     played.window.budget = 600.0
-    assert played.window.reference == 900.0
+    assert played.window.reference == 1000.0
     assert Played().window.reference == math.inf
 
 
@@ -102,7 +104,7 @@ def test_one_decrease_a_feedback_time():
 
 def test_cpu_pressure_shrinks_the_window_and_leaves_the_budget():
     play = Played().run(1, capacity=1e6).run(11, cpu=1.5, cpu_limit=4.0, capacity=1e6)
-    assert play.window.budget == 900_000
+    assert play.window.budget == 1_000_000
     assert play.window.with_tools == pytest.approx(7.0) and play.window.tool_limit() == 4.0
     assert play.window.sessions == math.inf
     play.run(1, cpu=0.7, cpu_limit=4.0, capacity=1e6)
@@ -129,11 +131,11 @@ def test_health_increases_what_holds_somebody_up():
 def test_the_budget_grows_back_to_its_part_of_the_stated_capacity_and_no_further():
     full = {"capacity": 1000.0, "blocked_by": WaitReason.KV_FULL, "held": 1e6, "demand": 1e6}
     play = Played().run(2000, **full)
-    assert play.window.budget == 900 and len(play.changes) == 1
+    assert play.window.budget == 1000 and len(play.changes) == 1
     play.run(12, gpu=2.0, capacity=1000.0, held=800.0, demand=800.0)
     assert play.window.budget == pytest.approx(680)
     play.run(2000, **full)
-    assert play.window.budget == 900
+    assert play.window.budget == 1000
     for held, is_known, is_more in ((1e9, True, True), (1e9, False, False), (500.0, True, False)):
         unstated = Played().run(12, gpu=2.0)
         before = unstated.window.budget
@@ -162,7 +164,7 @@ def test_a_capacity_that_hardly_changes_changes_nothing():
     assert len(play.changes) == 1
     for second in range(100):
         play.run(1, capacity=1000.0 + 2 * second)
-    assert 1150 < play.window.budget / CONFIG.kv_share < 1200 and len(play.changes) < 6
+    assert 1150 < play.window.budget < 1200 and len(play.changes) < 6
 
 
 def test_a_stated_capacity_is_believed_for_the_most_part():

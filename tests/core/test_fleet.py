@@ -222,7 +222,7 @@ def test_pressures_are_those_that_the_window_saw():
     signals = EngineSignals(kv_tokens=1000, kv_used=0.95, running=1, waiting=9)
     play >> ev.EngineReported(ReplicaId("a"), signals)
     [pool] = view_pools(play.brain.admission)
-    assert pool.gpu_pressure == 1.8 and pool.kv_budget == 900.0
+    assert pool.gpu_pressure == 1.8 and pool.kv_budget == 1000.0
 
 
 def test_a_session_is_found_with_its_class_and_replica():

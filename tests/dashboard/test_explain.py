@@ -138,9 +138,9 @@ def test_what_keeps_a_session_out_is_told_in_figures_and_what_lets_it_in():
     play.take()
     play >> arrived("r-two", explicit=stated("two")) >> arrived("r-three", explicit=stated("three"))
     (first,) = (line for line in explain(play, "r-two").why if "over a limit" in line)
-    assert "2 active sessions with it, and the limit is 1" in first
+    assert "2 admitted sessions with it, and the limit is 1" in first
     (second,) = (line for line in explain(play, "r-three").why if "over a limit" in line)
-    assert "2 active sessions with whoever is next" in second
+    assert "2 admitted sessions with whoever is next" in second
     assert "When it came 1 waited already" in second
     assert not any("over a limit" in line for line in explain(play, "r-one").why)
 

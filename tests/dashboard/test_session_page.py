@@ -96,7 +96,7 @@ async def test_each_decision_is_explained_and_the_keyboard_comes_back(page: Page
     await page.run("document.querySelectorAll('.decisions tbody button')[1].focus()")
     await page.press("Enter")
     why = await page.until("document.querySelector('#detail .why-list')?.innerText")
-    assert "It waited 20 ms: the active sessions are expected to need all of the KV cache" in why
+    assert "It waited 20 ms: the admitted sessions are expected to need all of the KV cache" in why
     await page.press("Escape")
     await page.until("document.getElementById('detail').hidden")
     assert await page.run("document.activeElement.matches('#view-session .row')")

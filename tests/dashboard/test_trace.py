@@ -61,7 +61,7 @@ def test_turns_and_their_phases_are_slices_that_nest():
     names = [each["name"] for each in slices(events, pid=1) if 15e6 <= each["ts"] < 15.4e6]
     assert names[:3] == ["r2", "queue", "prefill"]
     [queue] = [each for each in slices(events, name="queue") if each["ts"] == 15e6]
-    assert queue["args"]["waits"] == ["the active sessions are expected to need all of the KV cache"]
+    assert queue["args"]["waits"] == ["the admitted sessions are expected to need all of the KV cache"]
     assert turns["r2"]["args"]["usage"]["cached_tokens"] == 60 and turns["r2"]["args"]["replica"] == "a"
 
 

@@ -61,3 +61,41 @@ def test_tests_of_one_part_may_be_chosen_and_none_is_a_failure(summary):
 def test_a_part_that_ends_early_is_named_and_is_a_failure(summary):
     code, lines = summary("-k", "passes", parts={**PARTS, "third": ("--no-such-option",)})
     assert code == 1 and any("third: 0 tests" in line and "ended early (exit 4)" in line for line in lines)
+
+
+AT_TIMES = """
+from pathlib import Path
+import pytest
+
+class TestOnce:
+    @pytest.mark.parametrize("of", ["a b"])
+    def test_fails_once(self, of):
+        ran = Path("ran")
+        if not ran.exists():
+            ran.touch()
+            raise AssertionError
+def test_fails(): assert %s
+@pytest.mark.later
+def test_later(): pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("passes", [True, False])
+def test_what_fails_runs_once_more_alone_and_is_named(tmp_path, capfd, monkeypatch, passes):
+    (tmp_path / "test_some.py").write_text(AT_TIMES % passes)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = later\n")
+    monkeypatch.chdir(tmp_path)
+    code = run_tests.main([], PARTS)
+    *_, last, counts = capfd.readouterr().out.splitlines()
+    assert code == (0 if passes else 1)
+    assert last == "FAILED, and passed alone: test_some.py::TestOnce::test_fails_once[a b]"
+    assert counts == f"{1 + passes} passed, {1 - passes} failed, 0 skipped, 1 passed alone"
+
+
+@pytest.mark.slow
+def test_many_failures_do_not_run_once_more(tmp_path, capfd, monkeypatch):
+    (tmp_path / "test_some.py").write_text("".join(f"def test_{n}(): assert 0\n" for n in range(4)))
+    monkeypatch.chdir(tmp_path)
+    assert run_tests.main([], {"all": ()}) == 1
+    assert "again, alone" not in capfd.readouterr().out

@@ -114,4 +114,4 @@ async def test_what_an_engine_says_of_its_cache_becomes_the_budget(start):
     bench = await start(upstream={"engine_period_s": 0.05})
     bench.backend.metrics = b'vllm:cache_config_info{block_size="16",num_gpu_blocks="1000"} 1.0\n'
     pools = bench.brain.admission.pools
-    await eventually(lambda: pools and pools[PoolId("default")].window.budget == 0.9 * 16_000)
+    await eventually(lambda: pools and pools[PoolId("default")].window.budget == 16_000)

@@ -16,12 +16,12 @@ from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 from gateway.admission.turn_request import ReplicaCapacity
-from gateway.admission.waiting_room import Lane, Waiting
 from gateway.core.books import Books
 from gateway.core.turns.completion import Completion
 from gateway.core.turns.dispatcher import CAPACITY_FREE_WORK, Dispatcher
 from gateway.core.turns.lifecycle import Step
 from gateway.core.turns.live import LiveRequest
+from gateway.core.turns.waiting_room import Lane, Waiting
 from gateway.domain.decision import Admit, Refusal, Wait, WaitReason
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId

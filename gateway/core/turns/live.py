@@ -3,8 +3,8 @@
 import msgspec
 
 from gateway.admission.turn_request import TurnRequest
-from gateway.admission.waiting_room import Lane
 from gateway.core.turns.lifecycle import TRANSITIONS, LifecycleError, State, Step, advance
+from gateway.core.turns.waiting_room import Lane
 from gateway.cost.estimator import IsolatedCost
 from gateway.domain.agent_key import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import Edge, SessionRef, WaitReason

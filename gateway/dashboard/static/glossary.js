@@ -21,7 +21,7 @@ export const GLOSSARY = {
   "proof, guess": "evidence that nobody else can send; likely evidence, for placement only",
   "record": "one line of the information stream: one change of state",
   "receipt": "the x-turnpike-* headers of an answer",
-  "knee": "the load above which completion times rise steeply",
+  "knee": "the load at which stock vLLM takes 1.25 × as long as with a KV cache that never fills",
   "isolated time": "the time of a session alone on the fleet",
   "goodput": "sessions that end within α times their isolated time",
   "ttft, tpot": "time to first token; time per output token",

@@ -20,7 +20,7 @@ export class TenantsPanel {
   }
 }
 
-/** Shares of sessions that are in, by pool added up; without admission's figures, of the tokens served. */
+/** Shares of admitted sessions, by pool added up; without admission's figures, of the tokens served. */
 function shares(model) {
   const tenants = [...model.tenants.values()];
   const isAdmitting = tenants.some((tenant) => tenant.views.length > 0);

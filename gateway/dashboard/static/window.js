@@ -1,4 +1,4 @@
-// The window over time: both pressures, sessions that are in and may be in, KV that they are expected to
+// The window over time: both pressures, admitted sessions and their limit, KV that they are expected to
 // hold and may hold; and the changes with their reasons.
 
 import { clock, count, el, h, setText, show, words } from "./dom.js";
