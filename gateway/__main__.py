@@ -111,11 +111,13 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--worker", type=int, help=argparse.SUPPRESS)  # its number, from its parent
     serve.set_defaults(command=_serve)
 
-    picker = commands.add_parser("picker", help="tell Envoy where requests go, instead of sending them there")
+    picker = commands.add_parser(
+        "picker", help="choose replicas for Envoy, instead of sending requests there"
+    )
     _add_settings(picker)
     picker.set_defaults(command=_pick)
 
-    check = commands.add_parser("check-config", help="read the settings, and say what is wrong with them")
+    check = commands.add_parser("check-config", help="check a settings file")
     _add_settings(check)
     check.set_defaults(command=_check_config)
 
@@ -136,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, summary in _LAB_COMMANDS.items():
         commands.add_parser(name, help=f"{summary} (turnpike-lab)")
     completion = commands.add_parser("completion", help="print what completes this command in a shell")
-    completion.add_argument("shell", choices=_SHELLS)
+    completion.add_argument("shell", choices=_SHELLS, help="the shell")
     completion.set_defaults(command=lambda arguments: _complete(parser, arguments.shell))
     return parser
 

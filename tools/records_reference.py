@@ -1,6 +1,7 @@
 """Writes docs/reference/records.md from the records' definitions: `python -m tools.records_reference`."""
 
 import inspect
+import tomllib
 import types
 import typing
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from gateway.domain.request import Claims, Usage
 from gateway.telemetry.objective import OutcomeView
 from tools.config_reference import field_docs
 
+_TEXTS: Final = tomllib.loads(Path(__file__).with_name("record_fields.toml").read_text())
 TARGET: Final = Path(__file__).parent.parent / "docs/reference/records.md"
 _PARTS: Final = (Usage, Expected, Claims)
 _VIEWS: Final = (
@@ -72,7 +74,7 @@ def _fields(kind: type[msgspec.Struct]) -> Iterator[tuple[str, str, str]]:
             yield (
                 field.encode_name,
                 name_of(hints[field.name]),
-                docs.get(field.name, "").replace("None", "null"),
+                (docs.get(field.name) or _TEXTS[field.encode_name]).replace("None", "null"),
             )
 
 

@@ -42,7 +42,7 @@ _NOTICED: Final = 0.02
 
 class PausesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     least_s: Annotated[float, Meta(ge=0)] = 2.0
-    """Least time that a session keeps its place after a turn."""
+    """Least time that a session keeps its slot after a turn."""
     max_tool_s: Annotated[float, Meta(gt=0)] = 300.0
     """Most time while its tools run."""
     max_idle_s: Annotated[float, Meta(gt=0)] = 60.0

@@ -38,7 +38,7 @@ def add_doctor(commands: Any, *, add_options: Callable[..., None], call_control:
     )
     doctor.add_argument("--backend", action="append", metavar="URL", help="look at this one instead")
     doctor.add_argument(
-        "--ask", action="store_true", help="have each generate two tokens, to see what its answers tell"
+        "--ask", action="store_true", help="send a request for two tokens to each, and examine the answer"
     )
     add_options(doctor)
     doctor.set_defaults(command=partial(_doctor, call_control=call_control))

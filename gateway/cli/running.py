@@ -24,7 +24,7 @@ def client_findings(snapshot: Mapping[str, Any], *, max_wait_s: float) -> list[F
         found.insert(0, NO_CACHED)
     faults = [*(f"failing: {each}" for each in snapshot.get("failing", ())), *_out(snapshot)]
     found = [Finding(level="bad", what=each) for each in faults] + found
-    return found or [Finding(level="ok", what="nothing to be mended was seen")]
+    return found or [Finding(level="ok", what="no problem found")]
 
 
 def _out(snapshot: Mapping[str, Any]) -> Iterator[str]:

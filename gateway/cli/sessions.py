@@ -40,7 +40,7 @@ _COLUMNS: Final = tuple(
 
 def add_look(commands: Any) -> None:
     sessions = commands.add_parser(
-        "sessions", help="which sessions a running gateway serves, and how they are"
+        "sessions", help="list the sessions of a running gateway, with their states"
     )
     sessions.add_argument(
         "--state", choices=("active", "waiting", "generating", "tool", *_OVER), help="only those"
@@ -66,7 +66,9 @@ def add_look(commands: Any) -> None:
     )
     sessions.set_defaults(command=_sessions)
     explain = commands.add_parser("explain", help="why a request waited, and why it went where it went")
-    explain.add_argument("request", metavar="REQUEST_ID", help="as the answer's x-turnpike-request says")
+    explain.add_argument(
+        "request", metavar="REQUEST_ID", help="the value of x-turnpike-request in the answer"
+    )
     explain.add_argument(
         "--stream", metavar="FILE", help="read it from the stream's file, not from a gateway"
     )

@@ -91,7 +91,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for url in urls:
             at = url.partition("://")[2].partition("/")[0]
             if is_here and port and at.endswith(f":{port}") and is_loopback(at):
-                raise ValueError(f"pools.replicas: {url} is server.listen, so the gateway would ask itself")
+                raise ValueError(
+                    f"pools.replicas: {url} is server.listen, so the gateway would send requests to itself"
+                )
         _refuse_repeats("pools.replicas: the url", urls)
         _refuse_repeats("pools.replicas: the name", [name for pool in self.pools for name in pool.names()])
         _refuse_repeats("models: the name", [model.name for model in self.models])
@@ -102,10 +104,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if priced and self.routing.price_per_s is None:
             raise ValueError(f"pools: {priced[0]} has a replica with a price_per_h; set routing.price_per_s")
         if self.server.is_relay and (needy := next(self._needs_sessions(), None)) is not None:
-            raise ValueError(f"server.mode: a relay knows no sessions, and {needy} needs them")
+            raise ValueError(f"server.mode: a relay has no sessions; remove {needy}")
         if self.server.workers != 1 and self.shared.url is None:
             raise ValueError(
-                "server.workers: several share what they know through Redis, and shared.url is not set; "
+                "server.workers: several workers need Redis, and shared.url is not set; "
                 'start one (redis-server --port 6379) and set [shared] url = "redis://127.0.0.1:6379"'
             )
         if self.server.allow_public_without_keys:
@@ -119,7 +121,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ):
             if not has_keys and not is_loopback(listen):
                 raise ValueError(
-                    f"{key}: {listen} is reachable from elsewhere and asks for no key; {remedy}, "
+                    f"{key}: {listen} is reachable from elsewhere and requires no key; {remedy}, "
                     "or set server.allow_public_without_keys"
                 )
 

@@ -33,16 +33,16 @@ PLACEMENTS: Final = {
     "home_is_full": "its home has more sessions than fit, so they lose their KV cache",
     "home_is_busy": "its home ran far more than the others, or turns there were far later than elsewhere",
     "affinity_replica_down": "its home could not run it",
-    "cheaper": "elsewhere it would not have been done so much sooner that it is worth the price",
+    "cheaper": "the time saved elsewhere is not worth the price",
 }
 # Why the window was moved.
 MOVES: Final = {
     "capacity": "engines reported how much fits",
     "healthy": "no overload, little lost",
-    "state_lost": "KV was lost that came back",
+    "state_lost": "sessions returned, and their KV cache was gone",
     "kv_overflow": "with their next turns sessions would hold more than fits, so the smallest idle ones wait",
-    "engines_have_time": "more may be in than fit: engines have the time to compute again what is lost",
-    "engines_have_no_time": "only as many may be in as fit: engines have no time to compute lost state again",
+    "engines_have_time": "more sessions may be admitted than fit: engines have the time to compute lost state again",
+    "engines_have_no_time": "only as many sessions may be admitted as fit: engines have no time to compute lost state again",
     "preemptions": "engines preempted turns",
     "kv_full": "turns queued behind a full KV cache",
     "tools_slow": "tools slower than while fewer ran",
@@ -70,7 +70,7 @@ SOURCES: Final = {
     "echo": "our own answer came back",
     "prefix": "the conversation is known",
     "retry": "the same request again",
-    "connection": "its body could not be read, so it is its connection's",
+    "connection": "its body could not be read; it joins the session of its connection",
     "new": "first turn of a new session",
 }
 _WITHOUT_LIMIT: Final = ("concurrency_full", "no_replica", "home_lost")

@@ -45,7 +45,7 @@ def add_history(commands: Any) -> None:
     add("--path", default=_PATH, metavar="FILE", help=f"the SQLite file (default {_PATH})")
     add("--listen", default=_LISTEN, metavar="HOST:PORT", help=f"where it answers (default {_LISTEN})")
     add("--max-mb", type=int, default=4096, metavar="N", help="of the file; the oldest go (default 4096)")
-    add("--max-age-h", type=float, default=168.0, metavar="H", help="what is older goes (default 168)")
+    add("--max-age-h", type=float, default=168.0, metavar="H", help="delete older records (default 168)")
     add("--gateway-key-env", metavar="VARIABLE", help="the environment variable with the gateways' read key")
     add("--key-env", metavar="VARIABLE", help="the environment variable with the key that readers must send")
     history.set_defaults(command=_history)

@@ -57,7 +57,11 @@ def add_simulate(commands: Any) -> None:
     )
     simulate.add_argument("--jobs", type=_positive, metavar="N", help="runs at a time (default: all cores)")
     simulate.add_argument(
-        "--max-model-len", type=_positive, default=EngineOptions().max_model_len, metavar="TOKENS"
+        "--max-model-len",
+        type=_positive,
+        default=EngineOptions().max_model_len,
+        metavar="TOKENS",
+        help="longest context of the simulated engines",
     )
     simulate.add_argument(
         "--max-retries",

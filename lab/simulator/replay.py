@@ -138,7 +138,7 @@ def _compare(beginning: Beginning, lines: Iterator[bytes]) -> Replayed:
 def add_replay(commands: Any) -> None:
     """The `replay` command, below the `turnpike` command's."""
     parser = commands.add_parser("replay", help="replay a recording (serve --record) and compare decisions")
-    parser.add_argument("log", metavar="FILE")
+    parser.add_argument("log", metavar="FILE", help="a recording")
     parser.set_defaults(command=_replay)
 
 

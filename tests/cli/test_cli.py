@@ -234,8 +234,8 @@ def test_check_config_says_what_it_found(turnpike, tmp_path):
         ("", [], "no backend is given"),
         ("[[pools]\n", [], "{path}: "),
         ("", ["--backend", "a:1"], "].url: "),
-        ("", ["--backend", "http://a:1", "--listen", "0.0.0.0:80"], "asks for no key"),
-        ("", ["--backend", "http://a:1", "--control", "0.0.0.0:80"], "asks for no key"),
+        ("", ["--backend", "http://a:1", "--listen", "0.0.0.0:80"], "requires no key"),
+        ("", ["--backend", "http://a:1", "--control", "0.0.0.0:80"], "requires no key"),
         ("", ["--backend", "http://a:1", "--backend", "http://a:1"], "is there twice"),
     ],
 )

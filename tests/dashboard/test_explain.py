@@ -128,7 +128,7 @@ def test_the_window_is_that_of_the_decision():
     assert told.window is not None and told.window.reason == "state_lost"
     assert (
         "as many sessions were active as the limit allows" in told.why[0]
-        and "KV was lost that came back (`state_lost`); GPU pressure 1.50" in told.why[0]
+        and "sessions returned, and their KV cache was gone (`state_lost`); GPU pressure 1.50" in told.why[0]
     )
 
 

@@ -213,7 +213,7 @@ def test_every_flag_and_command_that_is_used_exists(services, turnpike):
 def test_the_shipped_configuration_serves_nobody_before_it_has_keys(turnpike):
     refused = turnpike("serve", "--config", CONFIG)
     assert refused.returncode != 0
-    assert "asks for no key; add [[tenants]] with key_hashes" in refused.stderr
+    assert "requires no key; add [[tenants]] with key_hashes" in refused.stderr
 
 
 @pytest.mark.parametrize(

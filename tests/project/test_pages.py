@@ -4,6 +4,7 @@ question has an answer."""
 import itertools
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,18 @@ def test_no_link_is_broken(page: Path) -> None:
 def text_of(page: Path) -> str:
     """Without its blocks."""
     return FENCE.sub("", page.read_text())
+
+
+def test_the_picture_of_the_architecture_is_that_of_the_contracts() -> None:
+    page = (ROOT / "docs/design/architecture.md").read_text()
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = [re.findall(r"[a-z_]{3,}", layer) for layer in contracts[0]["layers"]]
+    table = page[page.index("| packages | content |") :].splitlines()[2 : len(layers) + 1]
+    assert [re.findall(r"`(\w+)`", row.split("|")[1]) for row in table] == layers[1:], "all but __main__"
+    for path, value in re.findall(r"─▶ (\S+?/\w+)[, \w]*?  +([A-Z]\w+)  ", page):
+        modules = ROOT.glob(f"gateway/server/{path}.py"), ROOT.glob("gateway/server/proxy/driver.py")
+        assert any(f"class {value}" in each.read_text() for each in itertools.chain(*modules)), value
+    assert len(re.findall(r"─▶ \S+?/\w+", page)) >= 5
 
 
 def words(page: Path) -> int:

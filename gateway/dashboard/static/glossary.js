@@ -7,6 +7,7 @@ export const GLOSSARY = {
   "tool phase": "from the end of an answer with tool calls to the next request",
   "replica": "one engine that serves a model",
   "pool": "interchangeable replicas",
+  "slot": "the right of a session to run turns, from its first turn through its tool phases",
   "admission": "the decision whether a session may start",
   "window": "the most admitted sessions at a time",
   "kv budget": "the most expected KV tokens of the admitted sessions",

@@ -115,10 +115,10 @@ def add_keys(commands: Any) -> None:
     below = parser.add_subparsers(required=True, metavar="COMMAND")
     add = below.add_parser("add", help="make a key, print it once, and store its hash")
     add.add_argument("name", metavar="NAME", help="the key's own, such as ci-2")
-    add.add_argument("--tenant", metavar="NAME", help="whose it is, where there are several")
+    add.add_argument("--tenant", metavar="NAME", help="tenant of the key, if there are several")
     add.add_argument("--expires", metavar="WHEN", help="such as 12h, 30d or 2030-01-31 (UTC)")
     revoke = below.add_parser("revoke", help="have a key refused from now on")
-    revoke.add_argument("name", metavar="NAME")
+    revoke.add_argument("name", metavar="NAME", help="name of the key")
     actions = {add: _add, revoke: _revoke, below.add_parser("list", help="list names, tenants, ends"): _list}
     for action, run in actions.items():
         action.add_argument("--config", metavar="FILE", help=f"settings in TOML (default {DEFAULT_FILE})")

@@ -29,7 +29,7 @@ def add_play(commands: Any) -> None:
     )
     parser.add_argument("workload", metavar="FILE", help="a workload")
     parser.add_argument("--url", required=True, help="the gateway, or a vLLM server, without /v1")
-    parser.add_argument("--model", required=True, metavar="NAME")
+    parser.add_argument("--model", required=True, metavar="NAME", help="the model to request")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first so many sessions")
     parser.add_argument("--max-retries", type=int, default=10, metavar="N", help="of a refused turn")
     parser.add_argument("--key-file", metavar="FILE", help="holds the API key")

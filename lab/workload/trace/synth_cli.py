@@ -49,7 +49,7 @@ def compose_workload(arguments: argparse.Namespace) -> str:
 
 def add_show(actions: Any) -> argparse.ArgumentParser:
     showing: argparse.ArgumentParser = actions.add_parser("show", help="what is in a workload")
-    showing.add_argument("source", metavar="FILE")
+    showing.add_argument("source", metavar="FILE", help="a workload")
     return showing
 
 
