@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.set_defaults(command=_serve)
 
     picker = commands.add_parser(
-        "picker", help="choose replicas for Envoy, instead of sending requests there"
+        "picker", help="choose replicas for Envoy, without sending requests"
     )
     _add_settings(picker)
     picker.set_defaults(command=_pick)
