@@ -111,9 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--worker", type=int, help=argparse.SUPPRESS)  # its number, from its parent
     serve.set_defaults(command=_serve)
 
-    picker = commands.add_parser(
-        "picker", help="choose replicas for Envoy, without sending requests"
-    )
+    picker = commands.add_parser("picker", help="choose replicas for Envoy, without sending requests")
     _add_settings(picker)
     picker.set_defaults(command=_pick)
 

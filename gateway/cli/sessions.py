@@ -66,9 +66,7 @@ def add_look(commands: Any) -> None:
     )
     sessions.set_defaults(command=_sessions)
     explain = commands.add_parser("explain", help="why a request waited, and why it went where it went")
-    explain.add_argument(
-        "request", metavar="REQUEST_ID", help="x-turnpike-request of the answer"
-    )
+    explain.add_argument("request", metavar="REQUEST_ID", help="x-turnpike-request of the answer")
     explain.add_argument(
         "--stream", metavar="FILE", help="read it from the stream's file, not from a gateway"
     )

@@ -91,9 +91,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for url in urls:
             at = url.partition("://")[2].partition("/")[0]
             if is_here and port and at.endswith(f":{port}") and is_loopback(at):
-                raise ValueError(
-                    f"pools.replicas: {url} is server.listen, which would be a loop"
-                )
+                raise ValueError(f"pools.replicas: {url} is server.listen, which would be a loop")
         _refuse_repeats("pools.replicas: the url", urls)
         _refuse_repeats("pools.replicas: the name", [name for pool in self.pools for name in pool.names()])
         _refuse_repeats("models: the name", [model.name for model in self.models])
