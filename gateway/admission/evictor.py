@@ -15,6 +15,7 @@ as gone; late turns of others leave a tenant at least `SHARE_GRACE` times its sh
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.limits import Excess, Limits
@@ -40,10 +41,8 @@ class Evictor:
         members = self._places.in_places()
         if excess.is_of_tools:
             members = [each for each in members if not self._cpu.is_light(each.agent)]
-            members.sort(key=_arrived_s)
-        else:
-            members.sort(key=_prefill)
-        self._evict(members, excess.sessions, excess.why, now=now)
+        by = _arrival if excess.is_of_tools else _cost_of_return
+        self._evict(members, excess.sessions, excess.why, by=by, now=now)
 
     def keep_promises(self, *, waiting: int, now: float) -> None:
         """Call about once a second."""
@@ -78,7 +77,7 @@ class Evictor:
             return
         of_holder = self._places.by_tenant[holder].values()
         if not any(member.eviction_reason for member in of_holder):
-            self._evict(sorted(of_holder, key=_arrived_s), 1, "fair_share", now=now)
+            self._evict(of_holder, 1, "fair_share", by=_arrival, now=now)
 
     def for_the_late(self, *, now: float) -> None:
         for tenant in tuple(self._fair.held):
@@ -86,14 +85,15 @@ class Evictor:
             staying = [each for each in of_tenant if not each.eviction_reason]
             leaving = self._fair.held[tenant] - sum(each.places for each in staying)
             beyond = 2.0 * (self._fair.charge(tenant, -leaving) - self.level(tenant))
-            staying.sort(key=_arrived_s)
-            self._evict(staying, int(max(0.0, beyond)), LATE, now=now)
+            self._evict(staying, int(max(0.0, beyond)), LATE, by=_arrival, now=now)
 
-    def _evict(self, members: Iterable[Member], count: int, why: str, *, now: float) -> None:
-        """The last ones first."""
+    def _evict(
+        self, members: Iterable[Member], count: int, why: str, *, by: Callable[[Member], Any], now: float
+    ) -> None:
+        """Of each tenant the last in this order first."""
         by_tenant: dict[TenantId, list[Member]] = {}
         held: dict[TenantId, int] = {}
-        for member in members:
+        for member in sorted(members, key=by):
             if not member.eviction_reason:
                 by_tenant.setdefault(member.tenant, []).append(member)
                 held[member.tenant] = held.get(member.tenant, 0) + member.places
@@ -110,10 +110,10 @@ class Evictor:
                 self._release(member, now=now)
 
 
-def _arrived_s(member: Member) -> float:
+def _arrival(member: Member) -> float:
     return member.task_arrived_s
 
 
-def _prefill(member: Member) -> tuple[bool, float]:
-    """Descending in what its return costs."""
+def _cost_of_return(member: Member) -> tuple[bool, float]:
+    """The most first: live turns, then the largest prefill."""
     return not member.live, -member.tokens

@@ -132,8 +132,9 @@ class Window:
         before, ceiling = self._ceiling, seen.kv_share * seen.capacity
         if abs(ceiling - before) <= _CAPACITY_CHANGED * before < math.inf:
             return None
+        kept = self.budget / before if self._capacity is not None else 1.0
         self._capacity, self._ceiling = seen.capacity, ceiling
-        self.budget = min(ceiling, self.budget * ceiling / before) if self.budget < math.inf else ceiling
+        self.budget = min(ceiling, kept * ceiling)
         return WindowChange("capacity")
 
     def _decrease(self, seen: WindowInputs, *, now: float) -> WindowChange:

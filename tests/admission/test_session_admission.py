@@ -402,7 +402,7 @@ def test_threads_of_a_session_enter_with_it_where_there_is_room_for_them():
     for number in range(5):
         play.is_admitted(f"s{number}")
     play.is_admitted("many")
-    play.pool.evictor._evict([play.pool.places.members[SessionId("many")]], 1, "state_lost", now=play.now)
+    play.pool.places.members[SessionId("many")].eviction_reason = "state_lost"
     for thread in range(8):
         assert not play.is_admitted("many", thread=f"{thread}")
     play.end("many")

@@ -76,6 +76,13 @@ def test_a_stated_capacity_is_the_first_budget_and_is_followed():
     assert [change.reason for _, change in play.changes] == ["capacity", "capacity"]
 
 
+def test_a_capacity_that_is_stated_late_replaces_a_budget_that_losses_lowered():
+    play = Played().run(12, gpu=2.0)
+    assert play.window.budget < 1000.0, "lowered, while no engine stated a capacity"
+    play.run(1, capacity=5000.0)
+    assert play.window.budget == 5000.0
+
+
 def test_what_holding_back_gains_is_told_by_what_engines_state_or_more():
     played = Played().run(2, capacity=1000.0)
     assert played.window.reference == played.window.budget == 1000.0
