@@ -243,15 +243,9 @@ class Limits:
             held=max(places.residents.now(), 0.0),
             demand=places.residents.peak(),
             capacity=self.capacity() if self._config.policy != "session-cap" else None,
-            kv_share=self._kv_share,
+            kv_share=1.0 if len(self._up) == 1 else _KV_SHARE_OF_SEVERAL,
             blocked_by=blocked_by,
         )
-
-    @property
-    def _kv_share(self) -> float:
-        if self._config.policy == "footprint":
-            return self._config.footprint_share
-        return 1.0 if len(self._up) == 1 else _KV_SHARE_OF_SEVERAL
 
     def capacity(self, *, is_whole: bool = False) -> float | None:
         """Stated KV tokens: this gateway's part, or the whole pool's."""

@@ -13,9 +13,9 @@ from gateway.admission.update_window import WindowConfig
 
 
 class AdmissionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    policy: Literal["sessions", "session-cap", "footprint"] = "sessions"
-    """`sessions`: a window of sessions that follows engines and tools. The others are fixed baselines: at
-    most `session_cap` sessions, or those that fit `footprint_share`."""
+    policy: Literal["sessions", "session-cap"] = "sessions"
+    """`sessions`: a window of sessions that follows engines and tools; `session-cap`: at most `session_cap`
+    sessions, a baseline."""
     shadow: bool = False
     """Decide everything, enforce only the limits on turns; records show what would have waited."""
     max_running_per_replica: Annotated[int, Meta(ge=1, le=100_000)] = 256
@@ -29,8 +29,6 @@ class AdmissionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     enters beyond the limits. More: shorter means, longer last waits."""
     session_cap: Annotated[int, Meta(ge=1)] = 12
     """Sessions in at a time, for the policy `session-cap`."""
-    footprint_share: Annotated[float, Meta(gt=0, le=1)] = 0.9
-    """Share of the stated KV capacity, for the policy `footprint`."""
     limit_by_tool_load: bool = True
     """Whether the window of `sessions` follows tools too, or engines alone (a baseline)."""
     host_kv_tokens: Annotated[int, Meta(ge=0)] = 0

@@ -114,7 +114,7 @@ class Publish(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The turn that left the evidence."""
     tenant: TenantId
     names: tuple[int, ...] = ()
-    """Of the evidence (`gateway/workflow/evidence.py`)."""
+    """Of the evidence (`gateway/identity/evidence.py`)."""
     given: tuple[int, ...] = ()
     """Of what its answer gave: if another gateway gave the same, it is no evidence at either."""
     lasts_s: float | None = None

@@ -223,7 +223,7 @@ class AmbiguousEvidence(msgspec.Struct, frozen=True, tag=True):
     """Two gateways gave the same answer, or the same id, to sessions of their own."""
 
     names: tuple[int, ...]
-    """Of what was given (`gateway/workflow/evidence.py`)."""
+    """Of what was given (`gateway/identity/evidence.py`)."""
 
 
 class SettingsChanged(msgspec.Struct, frozen=True, tag=True):

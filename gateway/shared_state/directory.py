@@ -33,12 +33,12 @@ from gateway.core.commands import Publish
 from gateway.domain.ids import SessionId, TenantId
 from gateway.domain.request import ExplicitId, RequestFacts, Work
 from gateway.domain.turn_trace import TurnTrace
+from gateway.identity import evidence
 from gateway.identity.explicit_ids import SCHEMAS
 from gateway.shared_state.allowances import Allowances
 from gateway.shared_state.protocol import Entry, Store, StoreUnavailable
 from gateway.shared_state.remote import GATHER_S
 from gateway.wire.hashing import hash_text
-from gateway.workflow import evidence
 
 # Stored responses are gone on with after a night; engines forget them when they restart.
 _STATE_TTL_S: Final = 86_400.0

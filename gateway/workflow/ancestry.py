@@ -20,8 +20,8 @@ import msgspec
 
 from gateway.domain.decision import Edge, SessionSource
 from gateway.domain.request import AssistantBlock, RequestFacts
+from gateway.identity.counter_ids import is_counter_like
 from gateway.wire.hashing import hash_text
-from gateway.workflow.counter_ids import is_counter_like
 from gateway.workflow.traces import Holders, Traces, holders
 from gateway.workflow.turns import CONFIDENCE, Identity, Outcome, Turn
 

@@ -26,9 +26,9 @@ from gateway.domain.ids import RequestId, SessionId, TenantId
 from gateway.domain.model_choice import Choice
 from gateway.domain.request import Answer, RequestFacts
 from gateway.domain.turn_trace import TurnTrace
+from gateway.identity.evidence import ends_with_text, minted_ids
 from gateway.wire.hashing import hash_text
 from gateway.workflow.ancestry import Search
-from gateway.workflow.evidence import ends_with_text, minted_ids
 from gateway.workflow.session_matching import identify
 from gateway.workflow.session_store import SessionsConfig, SessionStore
 from gateway.workflow.traces import Traces, add, drop, holders

@@ -8,8 +8,8 @@ from collections import OrderedDict
 from typing import Final
 
 from gateway.domain.ids import SessionId, TenantId
+from gateway.identity import evidence
 from gateway.identity.memory import Memory
-from gateway.workflow import evidence
 from gateway.workflow.turns import Outcome, Session, Turn
 
 MAX_HOLDERS: Final = 8

@@ -18,7 +18,7 @@ TENANTS = {session: f"t{number % 3}" for number, session in enumerate(SESSIONS)}
 
 class Clients(RuleBasedStateMachine):
     @initialize(
-        policy=st.sampled_from(["sessions", "session-cap", "footprint"]),
+        policy=st.sampled_from(["sessions", "session-cap"]),
         capacity=st.sampled_from([None, 3000, 100_000]),
         order=st.sampled_from(["smallest", "arrival"]),
     )

@@ -622,14 +622,6 @@ def test_a_tool_that_lasts_longer_than_others_does_not_shorten_the_patience_with
     assert limit_s <= 130, "to wait for a place is no silence"
 
 
-def test_the_fixed_footprint_policy_follows_the_capacity_alone():
-    play = Play(policy="footprint", footprint_share=0.5).has(kv_tokens=1000)
-    assert play.pool.window.budget == 500
-    thrash(play, 3, 60)
-    assert play.pool.window.budget == 500
-    play.policy.fleet_changed(PoolId("pool"), [], now=play.now)
-
-
 def test_a_host_tier_counts_where_it_is_stated_or_set():
     """Where copies are kept of what is on the device: only what is larger than the device adds room."""
     for host, fits in ((500, 1000), (1000, 1000), (4000, 4000)):
@@ -861,7 +853,7 @@ def test_what_keeps_a_session_out_is_said_in_the_bound_s_own_figures():
 
 
 def test_kv_is_said_as_tokens_that_those_in_are_expected_to_hold():
-    play = Play(policy="footprint", footprint_share=0.5).has(kv_tokens=10_000)
+    play = Play().has(kv_tokens=5_000)
     play.ask("s1", body_bytes=12_000)
     play.ask("s2", body_bytes=12_000)
     (held,) = (each for each in play.said() if isinstance(each, SessionHeld))

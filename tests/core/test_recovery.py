@@ -11,10 +11,10 @@ from gateway.core.commands import Dispatch, Publish, Refuse
 from gateway.domain.decision import RefusalReason
 from gateway.domain.ids import RequestId, TenantId
 from gateway.domain.request import Answer, RequestFacts, ToolCall, Utterance
+from gateway.identity import evidence
 from gateway.requests.facts import read_facts
 from gateway.wire.endpoints import classify
 from gateway.wire.hashing import hash_text
-from gateway.workflow import evidence
 from lab.evaluation.replay import recorded_brain
 from lab.simulator.invariants import check_books
 from tests.core.playbook import Playbook, arrived, dispatch, down, failed, finished, left, started

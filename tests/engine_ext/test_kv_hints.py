@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from gateway.domain.ids import SessionId, ThreadId
+from gateway.wire.vllm_envelope import envelope
 from gateway.workflow.engine_hints import Hints
 from gateway.workflow.retention import RetentionDecision
-from gateway.workflow.vllm_envelope import envelope
 from turnpike_vllm.engine_plugin import _carried_by
 from turnpike_vllm.hints import Hint, Refusal, parse, sign
 

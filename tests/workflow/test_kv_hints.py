@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from gateway.domain.ids import SessionId, ThreadId
+from gateway.wire.vllm_envelope import envelope
 from gateway.workflow.engine_hints import Hints
 from gateway.workflow.retention import RetentionDecision
-from gateway.workflow.vllm_envelope import envelope
 
 S, T = SessionId("s-x"), ThreadId("s-x.1")
 

@@ -1,5 +1,5 @@
 """Turns of this gateway, published to the others: by which names they find the gateway that has a session
-(`gateway/workflow/evidence.py`), and what they need to go on with it.
+(`gateway/identity/evidence.py`), and what they need to go on with it.
 
 Invariants: every word is taken once; what a whole answer minted is published with the end of its turn.
 """
@@ -8,9 +8,9 @@ from gateway.core.commands import Publish
 from gateway.core.turns.live import LiveRequest
 from gateway.domain.ids import RequestId, TenantId
 from gateway.domain.request import Answer, ExplicitId
+from gateway.identity import evidence
 from gateway.identity.explicit_ids import TURNPIKE_SCHEMA
 from gateway.routing.state_residence import state_key
-from gateway.workflow import evidence
 from gateway.workflow.ancestry import retried_within_s
 from gateway.workflow.sessions import Sessions
 from gateway.workflow.turns import Turn

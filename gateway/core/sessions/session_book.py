@@ -19,6 +19,7 @@ from gateway.domain.decision import Edge
 from gateway.domain.ids import ReplicaId, SessionId, TenantId
 from gateway.domain.request import Answer, Claims, RequestFacts, ToolCall, Usage
 from gateway.domain.turn_trace import TurnTrace
+from gateway.identity.counter_ids import is_counter_like
 from gateway.routing.state_residence import Residence, StateKey, StateResidence
 from gateway.tool_probe.boundaries import ToolBoundaries
 from gateway.tool_probe.calls import ToolRun
@@ -26,7 +27,6 @@ from gateway.tool_probe.text_calls import LateCalls
 from gateway.workflow.aeg.graph import HeldContext, Silence
 from gateway.workflow.aeg.graphs import Tier
 from gateway.workflow.conversations import Conversations, StepPrediction
-from gateway.workflow.counter_ids import is_counter_like
 from gateway.workflow.engine_hints import Hints
 from gateway.workflow.sessions import Session, Sessions
 from gateway.workflow.turns import Outcome

@@ -28,8 +28,8 @@ from gateway.upstream.replica import Replica
 from gateway.wire.body import ABSENT, read_as
 from gateway.wire.hop_by_hop import end_to_end
 from gateway.wire.splice import Chunk, is_object, splice_fields
+from gateway.wire.vllm_envelope import envelope
 from gateway.workflow.engine_hints import signed
-from gateway.workflow.vllm_envelope import envelope
 
 _REFRAMED: Final = frozenset((b"host", b"content-length", b"expect"))
 _RANK: Final = b"x-data-parallel-rank"

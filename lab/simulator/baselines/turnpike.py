@@ -38,7 +38,6 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
         "policy": "sessions" if values["admission"] == _NONE else values["admission"],
         "shadow": values["admission"] == _NONE,
         "session_cap": values["n"],
-        "footprint_share": values["f"],
         "limit_by_tool_load": bool(values["tools"]),
         "packing": {"order": values["order"]},
     }
@@ -107,7 +106,7 @@ TURNPIKE = Recipe(
             name="admission",
             default="sessions",
             sweep=("sessions",),
-            meaning="`sessions`; to compare with: `session-cap`, `footprint`, `none`",
+            meaning="`sessions`; to compare with: `session-cap`, `none`",
         ),
         Knob(name="tools", default=1, sweep=(1,), meaning="0: the window follows the engines alone"),
         Knob(
@@ -158,6 +157,5 @@ TURNPIKE = Recipe(
         ),
         Knob(name="shares", default=1, sweep=(1,), meaning="0: they know nothing of one another"),
         Knob(name="n", default=12, sweep=(12,), meaning="of `session-cap`, all replicas together"),
-        Knob(name="f", default=0.9, sweep=(0.9,), meaning="share of the KV cache, of `footprint`"),
     ),
 )

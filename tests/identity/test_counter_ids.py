@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from gateway.workflow.counter_ids import is_counter_like
+from gateway.identity.counter_ids import is_counter_like
 
 RANDOM = [
     "call_6kQ4vK0LOvOYnTGbEqAqk1Wb",  # OpenAI

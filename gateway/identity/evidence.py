@@ -13,8 +13,8 @@ from typing import Final
 
 from gateway.domain.ids import TenantId
 from gateway.domain.request import RequestFacts
+from gateway.identity.counter_ids import is_counter_like
 from gateway.wire.hashing import digest, hash_text
-from gateway.workflow.counter_ids import is_counter_like
 
 MAX_NAMES: Final = 16
 
