@@ -6,19 +6,23 @@ deterministic: the same line comes out again. A run of other sources is made ane
 table are of the same ones.
 """
 
+import ast
 import hashlib
 import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Final
 
+import grimp
 import msgspec
 
 from benchmarks.processes import ROOT
 from lab.workload.trace.format import Session
 
 FOLDER: Final = Path(__file__).with_name("runs")
-_DECIDE: Final = ("gateway", "lab", "engine_ext/turnpike_vllm", "benchmarks/simulations")
+_FOLDERS: Final = {"gateway": "gateway", "lab": "lab", "turnpike_vllm": "engine_ext/turnpike_vllm"}
+_SIMULATE: Final = ("lab.simulator", "turnpike_vllm")
+_PLAY: Final = ("benchmarks/simulations", "benchmarks/results/world.py")
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -62,19 +66,50 @@ class Store:
 
 @cache
 def sources_sha256() -> str:
-    """Of gateway, simulator, plugin and profiles, as they are now; 12 hexadecimal digits."""
+    """Of all code that a simulated run may pass, without comments and docstrings, and of profiles; 12
+    hexadecimal digits."""
     found = hashlib.sha256()
-    for folder in _DECIDE:
-        for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix in (".py", ".toml"):
-                found.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
+    for path in sources():
+        text = path.read_text(encoding="utf-8")
+        found.update(f"{path.relative_to(ROOT)}\n".encode())
+        found.update((code_of(text) if path.suffix == ".py" else text).encode())
     return found.hexdigest()[:12]
 
 
 def sources_are_committed() -> bool:
-    command = ["git", "status", "--porcelain", "--", *_DECIDE]
+    command = ["git", "status", "--porcelain", "--", *map(str, sources())]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     return done.returncode == 0 and not done.stdout
+
+
+@cache
+def sources() -> list[Path]:
+    """The simulator and the plugin, what they import, and the profiles."""
+    graph = grimp.build_graph(*_FOLDERS, cache_dir=None)
+    found = {module for module in graph.modules if module.startswith(_SIMULATE)}
+    for package in _SIMULATE:
+        found |= graph.find_upstream_modules(package, as_package=True)
+    modules = [ROOT / _FOLDERS[top] / Path(*rest) for top, *rest in (each.split(".") for each in found)]
+    paths = [each / "__init__.py" if each.is_dir() else each.with_suffix(".py") for each in modules]
+    paths += [each for folder in _FOLDERS.values() for each in (ROOT / folder).rglob("*.toml")]
+    for each in _PLAY:
+        paths += [ROOT / each] if each.endswith(".py") else (ROOT / each).iterdir()
+    return sorted(each for each in paths if each.suffix in (".py", ".toml"))
+
+
+def code_of(text: str) -> str:
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [each for each in body if not _is_text(each)]  # type: ignore[attr-defined]
+    return ast.dump(tree)
+
+
+def _is_text(node: ast.AST) -> bool:
+    """A docstring, of a field too."""
+    is_constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return is_constant and isinstance(node.value.value, str)  # type: ignore[attr-defined]
 
 
 def sha256_of(sessions: list[Session]) -> str:

@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from benchmarks.processes import ROOT
 from benchmarks.results import compares, page
 from benchmarks.results.__main__ import PAGE, Bench, fill
 from benchmarks.results.figures import KEPT, cells, ratio, strongest
 from benchmarks.results.scenario import Compare, Scenario, names
-from benchmarks.results.store import FOLDER, Run, Store
+from benchmarks.results.store import FOLDER, Run, Store, code_of, sources
 from benchmarks.verdict import Verdict
 from lab.simulator.fleet import FleetSpec, ReplicaGroup
 
@@ -172,3 +173,19 @@ def test_what_was_begun_is_gone_on_with_and_comes_out_again(tmp_path: Path, monk
         [trial for trial in bench.missing(Store("none", None), 1) if trial.variant.label == "turnpike"]
     )
     assert fresh.metrics == first[fresh.key].metrics
+
+
+def test_cells_are_of_the_code_that_a_simulated_run_passes():
+    found = {str(path.relative_to(ROOT)) for path in sources()}
+    assert "gateway/admission/balance_and_admit.py" in found
+    assert "engine_ext/turnpike_vllm/scheduler.py" in found
+    assert "gateway/cost/profiles/hardware/h200.toml" in found
+    assert not any(path.startswith(("gateway/server/", "gateway/dashboard/")) for path in found)
+
+
+def test_words_about_code_do_not_make_cells_old():
+    code = "x = 1\n\n\ndef f():\n    return x\n"
+    told = (
+        '"""A module."""\n\nx = 1\n"""A field."""\n\n\ndef f():\n    """What."""\n    # Why.\n    return x\n'
+    )
+    assert code_of(told) == code_of(code) != code_of(code.replace("1", "2"))
