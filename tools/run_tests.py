@@ -27,6 +27,7 @@ PARTS = {
     "light": ("-n", str(WORKERS), *BY_FILE, "-m", "not heavy and not nightly"),
     "heavy": ("-n", "2", *BY_FILE, "-m", "heavy and not nightly"),
 }
+ALONE = ("-n", "0")
 SLOWEST = 20
 MOST_AGAIN = 3
 _NO_TESTS = 5
@@ -84,7 +85,7 @@ def once_more(outcomes: Sequence[Outcome]) -> list[Outcome]:
     failed = [each.test for each in outcomes if each.outcome == "failed"]
     passed = set()
     for test in failed:
-        code, found = run("again, alone", ["-p", "no:xdist", test])
+        code, found = run("again, alone", [*ALONE, test])
         passed |= {test} if code == 0 and found else set()
     return [each._replace(outcome="passed alone") if each.test in passed else each for each in outcomes]
 

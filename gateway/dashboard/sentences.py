@@ -15,7 +15,7 @@ from gateway.domain.ids import ReplicaId
 
 WAITS: Final = {
     "concurrency_full": "all replicas that could run it were at `max_running_per_replica`",
-    "window_full": "as many sessions were active as the limit allows",
+    "window_full": "as many sessions were admitted as the limit allows",
     "tools_full": "the hosts of their tools had as many sessions as they can bear",
     "kv_full": "the admitted sessions are expected to need all of the KV cache",
     "behind_others": "other sessions waited already",

@@ -105,7 +105,7 @@ def test_behind_others_names_also_what_the_first_of_them_waits_for():
         .why[0]
         .startswith(
             "It waits: other sessions waited already (`behind_others`); "
-            "the first of them: as many sessions were active as the limit allows (`window_full`) ("
+            "the first of them: as many sessions were admitted as the limit allows (`window_full`) ("
         )
     )
 
@@ -127,7 +127,7 @@ def test_the_window_is_that_of_the_decision():
     told = explain(play, "r2")
     assert told.window is not None and told.window.reason == "state_lost"
     assert (
-        "as many sessions were active as the limit allows" in told.why[0]
+        "as many sessions were admitted as the limit allows" in told.why[0]
         and "sessions returned, and their KV cache was gone (`state_lost`); GPU pressure 1.50" in told.why[0]
     )
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.processes import ROOT
 from tools import run_tests
 
 TESTS = """
@@ -99,3 +100,15 @@ def test_many_failures_do_not_run_once_more(tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run_tests.main([], {"all": ()}) == 1
     assert "again, alone" not in capfd.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_test_of_this_tree_can_run_alone(monkeypatch):
+    """Its conftest knows xdist."""
+    monkeypatch.chdir(ROOT)
+    failed = run_tests.Outcome("tests/project/test_run_tests.py::test_nothing", "failed", 0.0)
+    assert [each.outcome for each in run_tests.once_more([failed])] == ["passed alone"]
+
+
+def test_nothing():
+    """For the one above."""
