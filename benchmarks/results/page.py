@@ -102,9 +102,14 @@ def _short(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
                 losses += [_loss(at, cell, metric, load) for metric in _OTHERS]
             worst, text = max(losses)
             yield (
-                f"| {'' if row else scenario.title} | `{label}` | {' | '.join(means.values())} | "
+                f"| {'' if row else _titled(scenario, store)} | `{label}` | {' | '.join(means.values())} | "
                 f"{f'**{text}**' if worst > 1 + _NOTICEABLE else '–'} | {seeds} |"
             )
+
+
+def _titled(scenario: Scenario, store: Store) -> str:
+    """With a dagger where runs did not record their sources."""
+    return scenario.title + (" †" if any(not run.sources for run in store.runs.values()) else "")
 
 
 def _loss(at: Sequence[Cell], ours: Cell, metric: str, load: float) -> tuple[float, str]:
@@ -130,7 +135,7 @@ def _points(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
                 ratios = [_against(at, ours, metric) for metric in _SHOWN]
                 seeds = len(ours.runs.keys() & rival.runs.keys())
                 yield (
-                    f"| {scenario.title} | {load:g} | `{ours.label}` | `{rival.label}` | "
+                    f"| {_titled(scenario, store)} | {load:g} | `{ours.label}` | `{rival.label}` | "
                     f"{' | '.join(ratios)} | {seeds} |"
                 )
 
@@ -162,7 +167,8 @@ def _claims(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
         for claim in scenario.claims:
             theirs = _range(by_load, claim, claim.policy) or "–"
             ours = _range(by_load, claim, OURS, at_least=claim.at_least) or NOT_MEASURED
-            yield f"| {scenario.title}: {claim.what} | {claim.theirs} | {theirs} | {ours} | {claim.differs} |"
+            what = f"{_titled(scenario, store)}: {claim.what}"
+            yield f"| {what} | {claim.theirs} | {theirs} | {ours} | {claim.differs} |"
 
 
 def _range(

@@ -48,8 +48,8 @@ def test_waiting():
     assert why_waited([], 0.0, WINDOW).startswith("It did not wait")
     told = why_waited([wait(WaitReason.WINDOW_FULL), wait(WaitReason.CONCURRENCY_FULL, 1)], 12.0, WINDOW)
     assert told == (
-        "It waited 12 ms: as many sessions were admitted as the limit allows (`window_full`) (1 more queued). "
-        "Then all replicas that could run it were at `max_running_per_replica` (`concurrency_full`) (nobody "
+        "It waited 12 ms: as many sessions were admitted as the limit allows (`window_full`) (1 more queued)."
+        " Then all replicas that could run it were at `max_running_per_replica` (`concurrency_full`) (nobody "
         "else queued). Limit of pool p: 6 sessions, 1,000 KV tokens; 6 active, 2 waiting; last change: "
         "sessions returned, and their KV cache was gone (`state_lost`); GPU pressure 1.25, tool "
         "pressure 0.10."
