@@ -46,10 +46,9 @@ class Serving:
         driver, replicas, health = preparation.driver, watch.replicas, watch.health
         self.tunnels = Tunnels(replicas, preparation, config, metrics.tunnels)
         sender = UpstreamSender(
-            *(driver, replicas, health, outbound, tickets),
+            *(driver, replicas, health, outbound, tickets, config.server),
             remote_prefills=RemotePrefills.of(config, driver, replicas, health, outbound),
             overhead=metrics.overhead,
-            server=config.server,
         )
         relay = ResponseRelay(health, parts.listeners)
         self.handlers = ProxyHandler(preparation, tickets, sender, relay, self.tunnels)
@@ -63,7 +62,7 @@ class Serving:
         self.handler: Handler = self.mcp or self.handlers
 
     def apply_config(self, config: Config) -> None:
-        self.handlers.sender.apply_config(config.server)
+        self.handlers.sender.server = config.server
         self.tunnels.config = config
 
     def sweep(self, now: float) -> None:

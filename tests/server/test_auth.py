@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from gateway.server.auth.client_keys import hash_key
+from gateway.server.proxy.send import UpstreamSender
 from tests.server.bench import DELTA, STREAM_HEAD, Exchange, bearer, chunk, get, post, sends
 
 ALICE, BOB, OPS, BACKEND_KEY, CONTROL_KEY = (
@@ -160,7 +161,7 @@ async def test_the_control_plane_answers(start):
         await asyncio.sleep(0.02)
 
 
-async def test_keys_appear_nowhere(start, tmp_path, caplog, capfd):
+async def test_keys_appear_nowhere(start, tmp_path, caplog, capfd, monkeypatch):
     caplog.set_level("DEBUG")
     stream = tmp_path / "stream.jsonl"
     bench = await start(
@@ -183,7 +184,7 @@ async def test_keys_appear_nowhere(start, tmp_path, caplog, capfd):
     async def explodes(*_args: object) -> None:
         raise RuntimeError("a bug")
 
-    bench.gateway.serving.handlers.sender.send = explodes
+    monkeypatch.setattr(UpstreamSender, "send", explodes)
     response = await bench.ask(post(headers=bearer(ALICE)))
     assert response.status == 500 and response.json()["error"]["code"] == "internal"
     for path in (b"/turnpike/snapshot", b"/metrics"):

@@ -141,7 +141,7 @@ class Books:
 
     def send(self, event: Any) -> None: ...
 
-    hands_over_calls = False
+    def hand_over(self, seen: Any, number: int) -> None: ...
 
     def answered_at_once(self, answer: Any, *, has_first_token: bool) -> None:
         self.ends.append("finished")

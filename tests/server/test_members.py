@@ -113,9 +113,9 @@ async def test_one_that_left_after_it_was_chosen_costs_its_request_another_attem
             self.asked += 1
             return None if self.asked == 1 else super().get(replica, default)
 
-    monkeypatch.setattr(handlers.sender, "_replicas", OneHasLeft(handlers.sender._replicas))
+    monkeypatch.setattr(handlers.sender, "replicas", OneHasLeft(handlers.sender.replicas))
     assert (await bench.ask(post())).status == status
-    assert handlers.sender._replicas.asked == backends
+    assert handlers.sender.replicas.asked == backends
 
 
 NAMES = ("", "a\r\nset-cookie: x=1", "a b", "gpü-1", "a\x00", "a/b", "-a", "a\n", "a" * 65, "\x1b[2J", "a:b")

@@ -341,4 +341,4 @@ async def test_with_the_last_one_that_decodes_gone_the_other_one_answers(two):
 
 async def test_nothing_is_there_where_nothing_is_handed_over(start):
     bench = await start(replicas=2)
-    assert bench.gateway.serving.handlers.sender._remote_prefills is None and not bench.brain.legs.pools
+    assert bench.gateway.serving.handlers.sender.remote_prefills is None and not bench.brain.legs.pools

@@ -253,15 +253,13 @@ class ClientConnection(ResponseWriter):
         self._kept_bytes += size * has_room
         return has_room
 
-    def hold_instead(self, request: HttpRequest) -> Refusal | None:
+    def hold_instead(self, request: HttpRequest) -> None:
         """Holds the current request in another form, such as inflated, whose body counts instead of the one
-        that came; or why not."""
-        size = len(request.body)
-        refusal = take_room(self.budget, self._listener.limits, request.head, size, whole=size)
-        if refusal is None:
-            self.let_go_of_body()
-            self._current = request
-        return refusal
+        that came. Raises RefusedRequest."""
+        size, tenant = len(request.body), request.head.caller.tenant.id
+        take_room(self.budget, self._listener.limits, tenant, size, whole=size)
+        self.let_go_of_body()
+        self._current = request
 
     def _read_on(self) -> None:
         if self.parser.refusal is not None:

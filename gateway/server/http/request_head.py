@@ -7,6 +7,7 @@ import msgspec
 
 from gateway.config.http_limits import HttpLimits
 from gateway.domain.decision import Refusal, RefusalReason
+from gateway.domain.ids import TenantId
 from gateway.requests.facts import HeaderFacts
 from gateway.server.auth.authenticator import Caller
 from gateway.server.http.buffer_budget import BufferBudget
@@ -111,17 +112,17 @@ def headers_too_large(limits: HttpLimits) -> RefusedRequest:
     )
 
 
-def no_room() -> Refusal:
+def no_room() -> RefusedRequest:
     message = "The gateway holds as many request bodies as it can."
-    return Refusal(reason=RefusalReason.MEMORY_FULL, message=message, retry_after_s=5)
+    return RefusedRequest(Refusal(reason=RefusalReason.MEMORY_FULL, message=message, retry_after_s=5))
 
 
-def take_room(
-    budget: BufferBudget, limits: HttpLimits, head: RequestHead, more: int, *, whole: int
-) -> Refusal | None:
+def take_room(budget: BufferBudget, limits: HttpLimits, tenant: TenantId, more: int, *, whole: int) -> None:
+    """Raises RefusedRequest. `whole`: the size of the body with these bytes."""
     if whole > limits.max_body_bytes:
-        return too_large(limits).refusal
-    return None if budget.take(head.caller.tenant.id, more) else no_room()
+        raise too_large(limits)
+    if not budget.take(tenant, more):
+        raise no_room()
 
 
 def too_large(limits: HttpLimits) -> RefusedRequest:

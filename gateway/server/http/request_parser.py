@@ -30,9 +30,8 @@ from gateway.server.http.request_head import (
     headers_too_large,
     is_websocket_upgrade,
     malformed,
-    no_room,
     path_of,
-    too_large,
+    take_room,
 )
 from gateway.wire.grown_body import GrownBodies
 from gateway.wire.headers import RawHeaders
@@ -108,7 +107,7 @@ class RequestParser:
 
     @property
     def is_between(self) -> bool:
-        return not (self._unread or self.is_in_head or self.is_in_body)
+        return not (self._unread or self.is_mid_request)
 
     @property
     def has_backlog(self) -> bool:
@@ -116,7 +115,7 @@ class RequestParser:
 
     def hold(self, data: bytes) -> bool:
         """Whether a request begins with it."""
-        is_between = not (self._unread or self.is_in_head or self.is_in_body)
+        is_between = self.is_between
         if self._unread:
             data = self._unread[self._at :] + data
         self._unread, self._at = data, 0
@@ -309,11 +308,9 @@ class RequestParser:
         self._unreported_bytes = 0
         self._pieces += 1
         size = len(part)
-        if self._body_bytes + size > self._limits.max_body_bytes:
-            raise too_large(self._limits)
-        if not self._budget.take(self._caller.tenant.id, size):
-            raise RefusedRequest(no_room())
-        self._body_bytes += size
+        whole = self._body_bytes + size
+        take_room(self._budget, self._limits, self._caller.tenant.id, size, whole=whole)
+        self._body_bytes = whole
         body = self._body
         if size >= _UNPACED_BELOW_BYTES:
             body.append(part)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -38,7 +38,7 @@ from gateway.server.picker.links import Passed, PickerLinks, StreamError
 from gateway.server.proxy.decision_headers import receipts
 from gateway.server.proxy.driver import Ticket
 from gateway.server.proxy.milestones import Milestones, catch_up
-from gateway.server.proxy.prepare import Prepared
+from gateway.server.proxy.prepare import Prepared, refusal_of
 from gateway.server.serving import ProxyParts
 from gateway.upstream.errors import ConnectFailed
 from gateway.upstream.one_shot import in_task
@@ -217,9 +217,7 @@ class Stream:
             self._let_go()
 
     def _hold(self, head: RequestHead, more: int, *, whole: int) -> None:
-        limits = self._config.server.limits
-        if (refusal := take_room(self._budget, limits, head, more, whole=whole)) is not None:
-            raise RefusedRequest(refusal)
+        take_room(self._budget, self._config.server.limits, head.caller.tenant.id, more, whole=whole)
         self._held += more
 
     def _let_go(self) -> None:
@@ -231,18 +229,15 @@ class Stream:
         self._came = came.body
         preparation, tickets = self._picking.parts.preparation, self._picking.parts.tickets
         request = await in_task(preparation.reading.plain(came, self._budget))
-        if isinstance(request, Refusal):
-            raise RefusedRequest(request)
         if request is not came:
             self._hold(request.head, len(request.body), whole=len(request.body))
         facts = await in_task(preparation.reading.read(request))
-        if refusal := preparation.refusal_of(request, facts):
+        required, is_salted = preparation.are_keys_required, preparation.is_salted
+        if refusal := refusal_of(request, facts, are_keys_required=required, is_salted=is_salted):
             raise RefusedRequest(refusal)
 
-        async def pass_on(link: Replica | None, takes_over_session: bool) -> bool:
-            return await self._pass_on(of, came, link, takes_over_session)
-
-        if self._links is not None and not await preparation.is_ours(request, facts, None, pass_on):
+        pass_on = partial(self._pass_on, of, came)
+        if self._links is not None and not await preparation.is_ours(request, facts, pass_on):
             return []
         ticket = self._ticket = self._open.enter_context(await tickets.open(Prepared(request, facts)))
         ticket.on_cancel = self._stop
@@ -347,7 +342,7 @@ class Stream:
     def _began(self) -> None:
         ticket, observer = self._ticket, self._observer
         if ticket is not None and observer is not None and self._milestones is None and not ticket.is_over:
-            self._milestones = Milestones(ticket, observer)
+            self._milestones = Milestones(ticket, observer, self._status)
             ticket.send(ev.ResponseStarted(ticket.request, self._status))
             ticket.seen = self._seen
 
@@ -372,7 +367,7 @@ class Stream:
             self._ticket.finished(self._seen(is_over=True))
 
     def _tell(self) -> None:
-        if self._milestones is not None and self._status < HTTPStatus.BAD_REQUEST:
+        if self._milestones is not None:
             self._milestones.emit()
 
     def _seen(self, *, is_over: bool = False) -> Answer:

@@ -50,7 +50,7 @@ class BytePump:
         self._ticket = ticket
         self._observer = observer
         self._write = write
-        self._emit = Milestones(ticket, observer).emit if head.status < 400 else _nothing
+        self._emit = Milestones(ticket, observer, head.status).emit
         self._is_short = False
 
     async def run(self) -> bool:
@@ -105,17 +105,9 @@ class BytePump:
             self._emit()
 
     def _answer(self, *, is_over: bool = False) -> Answer:
-        head = self._head
-        if head.status < 400:
-            answer = self._observer.answer(head.status, is_over=is_over and not head.is_empty)
-        else:
-            answer = answer_of(self._observer, head, is_over=is_over)
+        answer = answer_of(self._observer, self._head, is_over=is_over)
         self._emit()
         return answer
-
-
-def _nothing() -> None:
-    """An error has no milestones."""
 
 
 def framing_of(head: ResponseHead, request: RequestHead) -> Framing:
@@ -140,20 +132,16 @@ async def pass_whole(
             await catch_up(observer)
     finally:  # also if its client leaves meanwhile, with the whole answer in hand
         answer = answer_of(observer, head, is_over=True)
-        if ticket.hands_over_calls and head.status < 400:
-            for number, call in enumerate(observer.seen.closed_calls):
-                ticket.hand_over(call, observer.seen.arguments_of(number))
+        if head.status < 400:
+            for number in range(len(observer.seen.closed_calls)):
+                ticket.hand_over(observer.seen, number)
         ticket.answered_at_once(answer, has_first_token=observer.seen.has_first_token and answer.is_good)
 
 
 def answer_of(observer: ResponseObserver, head: ResponseHead, *, is_over: bool) -> Answer:
     answer = observer.answer(head.status, is_over=is_over and not head.is_empty)
-    if head.status >= 400 and (wait_s := _seconds(head.retry_after)) is not None:
-        answer = msgspec.structs.replace(answer, retry_after_s=wait_s)
+    # When the client is to come again; it will, to the millisecond. Dates are left unread.
+    wait_s = head.retry_after or ""
+    if head.status >= 400 and wait_s.isdecimal() and len(wait_s) < 7:
+        answer = msgspec.structs.replace(answer, retry_after_s=float(wait_s))
     return answer
-
-
-def _seconds(retry_after: str | None) -> float | None:
-    """When the client is to come again; it will, to the millisecond. Dates are left unread."""
-    is_number = retry_after is not None and retry_after.isdecimal() and len(retry_after) < 7
-    return float(retry_after) if is_number and retry_after is not None else None

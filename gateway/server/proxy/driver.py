@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Generator
-from types import TracebackType
 from typing import Final, TypeVar, get_args
 
 import msgspec
@@ -36,9 +35,10 @@ from gateway.domain.ids import ReplicaId, RequestId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.request import Answer, Protocol, RequestFacts, ToolCall
 from gateway.domain.spending import Reserved
+from gateway.responses.observed import ObservedResponse
 from gateway.server.disaggregation.kv_fetches import Fetch
 from gateway.telemetry.recorder import Recorder
-from gateway.upstream.errors import UpstreamError
+from gateway.upstream.errors import AnswerTimedOut, LocalFault, UpstreamError
 from gateway.upstream.local_faults import STALL_S
 from gateway.upstream.one_shot import OneShot
 
@@ -242,9 +242,7 @@ class Ticket:
     def __enter__(self) -> "Ticket":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if not self.is_over:
             self._end(ev.ClientLeft(self.request, self.seen() if self.seen is not None else None))
         self.seen = self.on_cancel = None  # they refer to who refers to us
@@ -282,44 +280,33 @@ class Ticket:
         if not self.is_over and self.on_cancel is not None and live is not None:
             self.on_cancel(live.facts.protocol, refusal)
 
-    def attempt_failed(
-        self, error: UpstreamError, *, timed_out: bool = False, is_local: bool = False
-    ) -> None:
-        failed = ev.AttemptFailed(
-            self.request, str(error), error.was_sent, timed_out, error.resends, is_local
+    def attempt_failed(self, error: UpstreamError) -> None:
+        timed_out, is_local = isinstance(error, AnswerTimedOut), isinstance(error, LocalFault)
+        self.send(
+            ev.AttemptFailed(self.request, str(error), error.was_sent, timed_out, error.resends, is_local)
         )
-        self._driver.send(failed)
 
-    @property
-    def hands_over_calls(self) -> bool:
-        return self._driver.on_call is not None
-
-    def hand_over(self, call: ToolCall, arguments: bytes | None) -> None:
+    def hand_over(self, seen: ObservedResponse, number: int) -> None:
+        """A call whose arguments are complete."""
         live, on_call = self._driver.coordinator.live.get(self.request), self._driver.on_call
-        if (
-            on_call is not None
-            and live is not None
-            and live.session is not None
-            and arguments is not None
-            and len(arguments) <= MAX_ARGUMENTS_BYTES
-        ):
-            on_call(self.request, call, arguments)
+        if on_call is not None and live is not None and live.session is not None:
+            arguments = seen.arguments_of(number)
+            if arguments is not None and len(arguments) <= MAX_ARGUMENTS_BYTES:
+                on_call(self.request, seen.closed_calls[number], arguments)
 
     def answered_at_once(self, answer: Answer, *, has_first_token: bool) -> None:
-        self.has_failed = answer.is_fault
-        if self.fetch is not None:
-            answer = self.fetch.answered(answer)
-        self._end(ev.AnsweredAtOnce(self.request, answer, has_first_token))
+        self._end(ev.AnsweredAtOnce(self.request, self._judged(answer), has_first_token))
 
     def finished(self, answer: Answer) -> None:
+        self._end(ev.ResponseFinished(self.request, self._judged(answer)))
+
+    def _judged(self, answer: Answer) -> Answer:
         self.has_failed = answer.is_fault
-        if self.fetch is not None:
-            answer = self.fetch.answered(answer)
-        self._end(ev.ResponseFinished(self.request, answer))
+        return self.fetch.answered(answer) if self.fetch is not None else answer
 
     def cut(self, answer: Answer, why: str) -> None:
         self._end(ev.ResponseCut(self.request, answer, why))
 
     def _end(self, event: _End) -> None:
         self.is_over, self.ended = True, event
-        self._driver.send(event)
+        self.send(event)

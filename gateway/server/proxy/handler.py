@@ -9,6 +9,8 @@ however it is left.
 import logging
 from typing import Final
 
+import msgspec
+
 from gateway.core import refusals
 from gateway.domain.request import Work
 from gateway.server.http.client_connection import ClientConnection
@@ -22,38 +24,30 @@ from gateway.server.proxy.websockets import Tunnels
 _log: Final = logging.getLogger(__name__)
 
 
-class ProxyHandler:
+class ProxyHandler(msgspec.Struct, frozen=True):
     """Called by every client connection with every request."""
 
-    def __init__(
-        self,
-        preparation: RequestPreparation,
-        tickets: Tickets,
-        sender: UpstreamSender,
-        relay: ResponseRelay,
-        tunnels: Tunnels,
-    ) -> None:
-        self._preparation = preparation
-        self._tickets = tickets
-        self.sender = sender
-        self._relay = relay
-        self._tunnels = tunnels
+    preparation: RequestPreparation
+    tickets: Tickets
+    sender: UpstreamSender
+    relay: ResponseRelay
+    tunnels: Tunnels
 
     async def __call__(self, client: ClientConnection, request: HttpRequest) -> None:
         try:
-            prepares = self._tunnels if request.head.is_websocket else self._preparation
+            prepares = self.tunnels if request.head.is_websocket else self.preparation
             prepared = await prepares.prepare(client, request)
             if prepared is None:
                 return
-            with await self._tickets.open(prepared) as ticket:
+            with await self.tickets.open(prepared) as ticket:
                 client.ticket, ticket.on_cancel = ticket, client.refuse_instead
                 begun = await self.sender.send(ticket, client, prepared)
                 if begun is None:
                     return
                 if request.head.is_websocket and begun.upstream.is_switched:
-                    await self._tunnels.run(client, ticket, prepared, begun)
+                    await self.tunnels.run(client, ticket, prepared, begun)
                     return
-                await self._relay.run(client, ticket, prepared, begun)
+                await self.relay.run(client, ticket, prepared, begun)
                 # What is stored of an answer that failed is itself answered well.
                 client.has_failed = ticket.has_failed and prepared.facts.work is not Work.STATE
         except Exception:  # noqa: BLE001 - a bug of ours costs one request, never the process

@@ -3,6 +3,8 @@
 import asyncio
 from typing import Final
 
+import msgspec
+
 from gateway.core import events as ev
 from gateway.responses.observer import ResponseObserver
 from gateway.server.proxy.driver import Ticket
@@ -17,30 +19,31 @@ async def catch_up(observer: ResponseObserver) -> None:
         observer.feed(b"")
 
 
-class Milestones:
-    def __init__(self, ticket: Ticket, observer: ResponseObserver) -> None:
-        self._ticket = ticket
-        self._observer = observer
-        self._saw_first_token = False
-        self._calls = 0
-        self._closed = 0
-        self._states = 0
+class Milestones(msgspec.Struct):
+    ticket: Ticket
+    observer: ResponseObserver
+    status: int
+    saw_first_token: bool = False
+    calls: int = 0
+    closed: int = 0
+    states: int = 0
 
     def emit(self) -> None:
-        seen, ticket = self._observer.seen, self._ticket
-        if not self._saw_first_token and seen.has_first_token:
-            self._saw_first_token = True
+        """What is new; an error has no milestones."""
+        if self.status >= 400:
+            return
+        seen, ticket = self.observer.seen, self.ticket
+        if not self.saw_first_token and seen.has_first_token:
+            self.saw_first_token = True
             ticket.send(ev.FirstTokenSeen(ticket.request))
-        while self._calls < len(seen.tool_calls):
-            ticket.send(ev.ToolCallSeen(ticket.request, seen.tool_calls[self._calls]))
-            self._calls += 1
-        while self._closed < len(seen.closed_calls):
-            call = seen.closed_calls[self._closed]
-            if self._observer.is_stream:
-                ticket.send(ev.ToolCallClosed(ticket.request, call))
-            if ticket.hands_over_calls:
-                ticket.hand_over(call, seen.arguments_of(self._closed))
-            self._closed += 1
-        while self._states < len(seen.state_ids):
-            ticket.send(ev.StateMinted(ticket.request, seen.state_ids[self._states]))
-            self._states += 1
+        while self.calls < len(seen.tool_calls):
+            ticket.send(ev.ToolCallSeen(ticket.request, seen.tool_calls[self.calls]))
+            self.calls += 1
+        while self.closed < len(seen.closed_calls):
+            if self.observer.is_stream:
+                ticket.send(ev.ToolCallClosed(ticket.request, seen.closed_calls[self.closed]))
+            ticket.hand_over(seen, self.closed)
+            self.closed += 1
+        while self.states < len(seen.state_ids):
+            ticket.send(ev.StateMinted(ticket.request, seen.state_ids[self.states]))
+            self.states += 1

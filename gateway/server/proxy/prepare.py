@@ -19,6 +19,7 @@ from gateway.domain.request import Protocol, RequestFacts, Work
 from gateway.server.cluster.peer_client import PassOn
 from gateway.server.cluster.peers import Peers
 from gateway.server.http.client_connection import ClientConnection
+from gateway.server.http.request_head import RefusedRequest
 from gateway.server.http.request_parser import HttpRequest
 from gateway.server.proxy.driver import Driver
 from gateway.server.proxy.finish_session import release
@@ -43,30 +44,21 @@ class Prepared(msgspec.Struct):
     """When it came; 0 if its time is not measured."""
 
 
-class RequestPreparation:
-    def __init__(
-        self,
-        driver: Driver,
-        reading: Reading,
-        health: HealthChecks,
-        peers: Peers | None,
-        *,
-        are_keys_required: bool,
-        is_salted: bool,
-    ) -> None:
-        """`peers`: None for the only gateway; `is_salted`: each tenant has a prefix cache of its own."""
-        self.driver = driver
-        self.reading = reading
-        self._health = health
-        self.peers = peers
-        self.are_keys_required = are_keys_required
-        self.is_salted = is_salted
-        self._count = 0
+class RequestPreparation(msgspec.Struct):
+    driver: Driver
+    reading: Reading
+    health: HealthChecks
+    peers: Peers | None
+    """None for the only gateway."""
+    are_keys_required: bool
+    is_salted: bool
+    """Each tenant has a prefix cache of its own."""
+    count: int = 0
 
     async def prepare(self, client: ClientConnection, request: HttpRequest) -> Prepared | None:
         """None if it was answered here, or by another gateway."""
-        self._count += 1
-        began_s = 0.0 if self._count & _TIMED_ONE_IN else self.driver.clock()
+        self.count += 1
+        began_s = 0.0 if self.count & _TIMED_ONE_IN else self.driver.clock()
         endpoint, path = request.head.caller.endpoint, request.head.caller.path
         if path.startswith(_LISTING) and self._lists_models(client, request):
             return None
@@ -81,60 +73,52 @@ class RequestPreparation:
             if self._shows_model(client, request, name):
                 return None
             facts = msgspec.structs.replace(facts, model=clean_name(name))
-        refusal = self.refusal_of(request, facts)
+        refusal = refusal_of(
+            request, facts, are_keys_required=self.are_keys_required, is_salted=self.is_salted
+        )
         if refusal is not None:
             client.refuse(endpoint.protocol, refusal)
         elif endpoint.name in RELEASES and not facts.is_relayed:
             await release(self.driver, self.peers, client, request, facts)
-        elif self.peers is None or await self.is_ours(request, facts, client):
+        elif self.peers is None or await self.is_ours(
+            request, facts, partial(self.peers.links.pass_on, client, request, facts)
+        ):
             return Prepared(request, facts, began_s=began_s)
         return None
 
-    def refusal_of(self, request: HttpRequest, facts: RequestFacts) -> Refusal | None:
-        return refusal_of(request, facts, are_keys_required=self.are_keys_required, is_salted=self.is_salted)
-
     async def _plain(self, client: ClientConnection, request: HttpRequest) -> HttpRequest | None:
         """None if it was refused."""
-        plain = await self.reading.plain(request, client.budget)
-        if plain is request:
-            return request
-        refusal = plain if isinstance(plain, Refusal) else client.hold_instead(plain)
-        if refusal is not None:
-            client.refuse(request.head.caller.endpoint.protocol, refusal)
+        try:
+            plain = await self.reading.plain(request, client.budget)
+            if plain is not request:
+                client.hold_instead(plain)
+            return plain
+        except RefusedRequest as error:
+            client.refuse(request.head.caller.endpoint.protocol, error.refusal)
             return None
-        assert isinstance(plain, HttpRequest)
-        return plain
 
     def _lists_models(self, client: ClientConnection, request: HttpRequest) -> bool:
         """Whether it is for the list of models, which is answered here."""
         head = request.head
         is_listing = head.caller.path.rstrip("/") == _LISTING and head.method in ("GET", "HEAD")
-        if not (is_listing and self._health.lists_models):
+        if not (is_listing and self.health.lists_models):
             return False
-        client.respond(200, b"", msgspec.json.encode(self._health.merged_models()))
+        client.respond(200, b"", msgspec.json.encode(self.health.merged_models()))
         return True
 
     def _shows_model(self, client: ClientConnection, request: HttpRequest, name: str) -> bool:
-        is_named = name in self._health.named and request.head.method in ("GET", "HEAD")
-        card = self._health.cards().get(name) if is_named else None
+        is_named = name in self.health.named and request.head.method in ("GET", "HEAD")
+        card = self.health.cards().get(name) if is_named else None
         if card is not None:
             client.respond(200, b"", msgspec.json.encode(card))
         return card is not None
 
-    async def is_ours(
-        self,
-        request: HttpRequest,
-        facts: RequestFacts,
-        client: ClientConnection | None,
-        pass_on: PassOn | None = None,
-    ) -> bool:
+    async def is_ours(self, request: HttpRequest, facts: RequestFacts, pass_on: PassOn | None) -> bool:
         """Whether it is decided here; what other gateways know of its session is known here from then on.
-        `client`: whose request may go to the gateway that has its session; or `pass_on`, which sends it."""
+        `pass_on`: sends it to the gateway that has its session; None if it is to go on here."""
         peers, caller = self.peers, request.head.caller
         if peers is None or peers.has(caller, facts):
             return True
-        if pass_on is None and client is not None:
-            pass_on = partial(peers.links.pass_on, client, request, facts)
         if pass_on is None:
             left = await peers.left_for_us(caller, facts)
         elif (placed := await peers.place(request, facts, pass_on)) is not None:

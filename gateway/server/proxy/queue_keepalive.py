@@ -11,15 +11,14 @@ from typing import Final
 
 import msgspec
 
-from gateway.config.http_limits import KeepAliveConfig
+from gateway.config.server import ServerConfig
 from gateway.domain.decision import Refusal
-from gateway.domain.ids import RequestId
-from gateway.domain.request import RequestFacts
 from gateway.errors import error_body, http_status
 from gateway.server.http.client_connection import ClientConnection
-from gateway.server.http.request_parser import HttpRequest
+from gateway.server.http.request_head import RequestHead
 from gateway.server.http.response_writer import Framing
 from gateway.server.proxy.byte_pump import Write
+from gateway.server.proxy.driver import Ticket
 from gateway.upstream.response_head import EVENT_STREAM, ResponseHead
 from gateway.wire.inflate import INFLATABLE, Inflater, InflationError
 from gateway.wire.sse_keepalive import error_event, is_codex, keep_alive
@@ -35,22 +34,19 @@ class QueueKeepAlive:
     """A request that waits. `end` must be called."""
 
     def __init__(
-        self,
-        client: ClientConnection,
-        request: HttpRequest,
-        name: RequestId | None,
-        facts: RequestFacts,
-        config: KeepAliveConfig,
+        self, client: ClientConnection, ticket: Ticket, head: RequestHead, server: ServerConfig
     ) -> None:
         self._client = client
-        self._receipt = b"x-turnpike-request: %s\r\n" % name.encode() if name else b""
-        self._protocol = facts.protocol
-        self._is_http_1_0 = request.head.is_http_1_0
-        self._keepalive = keep_alive(facts.protocol, is_codex=is_codex(request.head.headers))
+        self._receipt = (
+            b"x-turnpike-request: %s\r\n" % ticket.request.encode() if server.has_receipts else b""
+        )
+        self._protocol = ticket.facts.protocol
+        self._is_http_1_0 = head.is_http_1_0
+        self._keepalive = keep_alive(self._protocol, is_codex=is_codex(head.headers))
         self._loop = asyncio.get_running_loop()
-        self._period_s = config.period_s
+        self._period_s = server.holding.period_s
         self.has_begun = False
-        self._timer = self._loop.call_later(config.first_keepalive_s, self._send_keepalive)
+        self._timer = self._loop.call_later(server.holding.first_keepalive_s, self._send_keepalive)
 
     def end(self) -> None:
         self._timer.cancel()

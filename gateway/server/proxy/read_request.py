@@ -10,13 +10,12 @@ import msgspec
 
 from gateway.config import Config
 from gateway.core.stream import GPU_WORK
-from gateway.domain.decision import Refusal
 from gateway.domain.request import ExplicitId, RequestFacts, Work
 from gateway.identity.explicit_ids import CONNECTION_SCHEMA
 from gateway.requests.client_kv_fields import may_have_kv_fields
 from gateway.requests.facts import TRANSCRIPTS, hash_body, reading_body_facts, unread_facts
 from gateway.server.http.buffer_budget import BufferBudget
-from gateway.server.http.request_head import RefusedRequest, no_room
+from gateway.server.http.request_head import no_room
 from gateway.server.http.request_parser import HttpRequest
 from gateway.server.proxy.driver import Driver
 from gateway.wire.endpoints import Endpoint
@@ -46,10 +45,11 @@ class Reading:
     def is_splicing(self) -> bool:
         return self._is_salted or bool(self._driver.coordinator.models.named)
 
-    async def plain(self, request: HttpRequest, budget: BufferBudget) -> HttpRequest | Refusal:
+    async def plain(self, request: HttpRequest, budget: BufferBudget) -> HttpRequest:
         """The same request with a body that needs no inflating, and can be spliced into where fields have to
         be: what is read is what is sent. As it came if it is so already, or cannot be made so. While it is
-        made, what is there of it counts in `budget`; the caller takes room for the whole at once."""
+        made, what is there of it counts in `budget`; the caller takes room for the whole at once.
+        Raises RefusedRequest."""
         coding, body = request.head.facts.coding, request.body
         is_salted = self._is_salted and request.head.caller.endpoint.work in GPU_WORK
         is_spliced = is_salted or bool(self._driver.coordinator.models.named)
@@ -61,13 +61,11 @@ class Reading:
         def take(size: int) -> None:
             nonlocal taken
             if not budget.take(tenant, size):
-                raise RefusedRequest(no_room())
+                raise no_room()
             taken += size
 
         try:
             return await self._driver.parse_cooperatively(made_plain(request, take, is_spliced=is_spliced))
-        except RefusedRequest as error:
-            return error.refusal
         except (InflationError, UnicodeError) as error:
             request.swells = isinstance(error, SwollenError)
             return request
@@ -77,13 +75,7 @@ class Reading:
     async def read(self, request: HttpRequest) -> RequestFacts:
         """What the request says. Between the slices of a body that may take long to read, others are served.
         Where we fail to understand it, it passes, and its backend answers."""
-        work = self._reading(request.head.caller.endpoint, request)
-        try:
-            next(work)
-        except StopIteration as end:  # as most
-            facts: RequestFacts = end.value
-            return facts
-        return await self._driver.parse_cooperatively(work)
+        return await self._driver.parse_cooperatively(self._reading(request.head.caller.endpoint, request))
 
     def _reading(self, endpoint: Endpoint, request: HttpRequest) -> Generator[None, None, RequestFacts]:
         head, before = request.head, request.before

@@ -1,5 +1,7 @@
 """Relayed: the response goes to the client (`byte_pump.py`), and its readers see it go by."""
 
+import msgspec
+
 from gateway.responses.observer import ResponseObserver, SilentObserver, observe
 from gateway.server.http.client_connection import ClientConnection
 from gateway.server.proxy.byte_pump import BytePump, Write, framing_of, pass_whole
@@ -10,17 +12,16 @@ from gateway.server.proxy.send import Begun
 from gateway.upstream.health_probes import HealthChecks
 
 
-class ResponseRelay:
-    def __init__(self, health: HealthChecks, listeners: ContentListeners) -> None:
-        self._health = health
-        self._listeners = listeners
+class ResponseRelay(msgspec.Struct, frozen=True):
+    health: HealthChecks
+    listeners: ContentListeners
 
     async def run(self, client: ClientConnection, ticket: Ticket, prepared: Prepared, begun: Begun) -> None:
         """To the response's end. The connection to the replica is released then."""
         request, facts = prepared.request, prepared.facts
         replica, upstream, head = begun.replica, begun.upstream, begun.upstream.head
         assert head is not None
-        kept, content = self._listeners.begin(ticket, begun.decision, request, facts)
+        kept, content = self.listeners.begin(ticket, begun.decision, request)
         if upstream.has_sent_all:  # else the transport holds the body, and it still counts
             client.let_go_of_body()
         observer: ResponseObserver
@@ -49,8 +50,8 @@ class ResponseRelay:
                 is_reusable = await BytePump(client, upstream, head, ticket, observer, write).run()
         finally:
             replica.release(upstream, reuse=is_reusable)
-            if kept is not None:
+            if kept is not None and self.listeners.prefills is not None:
                 is_whole = observer.seen.has_terminal and observer.answer(head.status).is_good
-                self._listeners.end(kept, is_whole=is_whole)
+                self.listeners.prefills.answered(kept, is_whole=is_whole)
         if ticket.has_failed or not is_reusable:
-            self._health.check_now(replica.id)
+            self.health.check_now(replica.id)

@@ -13,10 +13,11 @@ from gateway.config.server import ServerConfig
 from gateway.core import refusals
 from gateway.core.commands import Dispatch, Refuse, RemotePrefill
 from gateway.domain.ids import ReplicaId
-from gateway.domain.request import Answer, RequestFacts
+from gateway.domain.request import Answer
 from gateway.server.disaggregation.kv_fetches import Fetch
 from gateway.server.disaggregation.remote_prefills import RemotePrefills
 from gateway.server.http.client_connection import ClientConnection
+from gateway.server.http.request_head import RequestHead
 from gateway.server.http.request_parser import HttpRequest
 from gateway.server.proxy.decision_headers import receipts
 from gateway.server.proxy.driver import Driver, Ticket
@@ -27,7 +28,7 @@ from gateway.server.proxy.tickets import Tickets
 from gateway.server.proxy.upstream_request import Outbound
 from gateway.telemetry.histograms import Histogram
 from gateway.upstream.connection import UpstreamConnection
-from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut, LocalFault
+from gateway.upstream.errors import AnswerTimedOut, ConnectFailed, ConnectTimedOut, LocalFault, UpstreamError
 from gateway.upstream.health_probes import HealthChecks
 from gateway.upstream.replica import Replica
 from gateway.wire.endpoints import classify, meant
@@ -54,70 +55,53 @@ class Begun(msgspec.Struct):
     keepalive: QueueKeepAlive | None
 
 
-class UpstreamSender:
-    def __init__(
-        self,
-        driver: Driver,
-        replicas: Mapping[ReplicaId, Replica],
-        health: HealthChecks,
-        outbound: Outbound,
-        tickets: Tickets,
-        *,
-        remote_prefills: RemotePrefills | None,
-        overhead: Histogram | None,
-        server: ServerConfig,
-    ) -> None:
-        """`remote_prefills`: None if each prompt is computed where it is decoded; `overhead`: the time until
-        a request is sent, of some."""
-        self._driver = driver
-        self._replicas = replicas
-        self._health = health
-        self._outbound = outbound
-        self._tickets = tickets
-        self._remote_prefills = remote_prefills
-        self._overhead = overhead
-        self.apply_config(server)
-
-    def apply_config(self, server: ServerConfig) -> None:
-        self._with_receipts = server.has_receipts
-        self._holding = server.holding
+class UpstreamSender(msgspec.Struct):
+    driver: Driver
+    replicas: Mapping[ReplicaId, Replica]
+    health: HealthChecks
+    outbound: Outbound
+    tickets: Tickets
+    server: ServerConfig
+    remote_prefills: RemotePrefills | None
+    """None if each prompt is computed where it is decoded."""
+    overhead: Histogram | None
+    """The time until a request is sent, of some."""
 
     async def send(self, ticket: Ticket, client: ClientConnection, prepared: Prepared) -> Begun | None:
         """None if the client was refused."""
-        request, facts = prepared.request, prepared.facts
+        request = prepared.request
         keepalive: QueueKeepAlive | None = None
         fetch: Fetch | None = None
         try:
             while True:
                 decision = ticket.decided()
                 if decision is None:
-                    if keepalive is None and facts.takes_keep_alives:
-                        shown = ticket.request if self._with_receipts else None
-                        keepalive = QueueKeepAlive(client, request, shown, facts, self._holding)
+                    if keepalive is None and ticket.facts.takes_keep_alives:
+                        keepalive = QueueKeepAlive(client, ticket, request.head, self.server)
                         request = _uncompressed(request)
                     decision = await ticket.decision()
                 if type(decision) is RemotePrefill:
-                    assert self._remote_prefills is not None
+                    assert self.remote_prefills is not None
                     ticket.began_s = 0.0  # what the prefill takes is no overhead
-                    trace = self._tickets.trace(ticket, decision.session)
-                    fetch = await self._remote_prefills.run(ticket, decision, request, trace)
+                    trace = self.tickets.trace(ticket, decision.session)
+                    fetch = await self.remote_prefills.run(ticket, decision, request, trace)
                     continue
-                lines = receipts(decision) if self._with_receipts else b""
+                lines = receipts(decision) if self.server.has_receipts else b""
                 if type(decision) is Refuse:
-                    _refuse(client, facts, decision, lines, keepalive)
+                    _refuse(client, ticket, decision, lines, keepalive)
                     return None
-                replica = self._replicas.get(decision.placement.replica)
+                replica = self.replicas.get(decision.placement.replica)
                 if replica is None:  # it left after the brain had decided
                     ticket.attempt_failed(ConnectFailed("the replica left"))
                     continue
-                if fetch is not None and self._driver.clock() >= fetch.until_s:
+                if fetch is not None and self.driver.clock() >= fetch.until_s:
                     fetch = None
-                upstream = await self._attempt(ticket, decision, replica, request, facts, fetch)
+                upstream = await self._attempt(ticket, decision, replica, request, fetch)
                 fetch = None  # of one attempt alone
                 if upstream is None:
                     continue
                 begun = Begun(decision, replica, upstream, lines, keepalive)
-                if _is_missing(upstream) and self._is_unknown_path(ticket, client, begun, request, facts):
+                if _is_missing(upstream) and self._is_unknown_path(ticket, client, begun, request.head):
                     return None
                 return begun
         finally:
@@ -125,18 +109,12 @@ class UpstreamSender:
                 keepalive.end()
 
     async def _attempt(
-        self,
-        ticket: Ticket,
-        decision: Dispatch,
-        replica: Replica,
-        request: HttpRequest,
-        facts: RequestFacts,
-        fetch: Fetch | None,
+        self, ticket: Ticket, decision: Dispatch, replica: Replica, request: HttpRequest, fetch: Fetch | None
     ) -> UpstreamConnection | None:
         """None if no response head came; the brain knows then."""
-        head, session = request.head, decision.session
-        trace = self._tickets.trace(ticket, session.session if session is not None else None)
-        chunks_with = partial(self._outbound.of_turn, decision, request, facts, replica, trace=trace)
+        head, facts, session = request.head, ticket.facts, decision.session
+        trace = self.tickets.trace(ticket, session.session if session is not None else None)
+        chunks_with = partial(self.outbound.of_turn, decision, request, facts, replica, trace=trace)
         fields = fetch.fields if fetch is not None else None
         exchange = partial(
             replica.exchange,
@@ -146,8 +124,8 @@ class UpstreamSender:
         )
         chunks = chunks_with(fetch=fields)
         ticket.fetch = fetch
-        if ticket.began_s and self._overhead is not None and not decision.waited_s:
-            self._overhead.add(self._driver.clock() - ticket.began_s)
+        if ticket.began_s and self.overhead is not None and not decision.waited_s:
+            self.overhead.add(self.driver.clock() - ticket.began_s)
             ticket.began_s = 0.0
         try:
             upstream = await exchange(chunks)
@@ -158,35 +136,23 @@ class UpstreamSender:
             if _is_missing(upstream) and meant(head.method, head.caller.path) is not None:
                 await self._read_error(replica, upstream)
             return upstream
-        except LocalFault as error:
-            ticket.attempt_failed(error, is_local=True)
-        except ConnectTimedOut as error:
-            self._health.check_now(replica.id)
+        except UpstreamError as error:
+            if isinstance(error, ConnectFailed) and not isinstance(error, ConnectTimedOut):
+                self.health.suspect(replica.id, str(error))
+            elif not isinstance(error, LocalFault | AnswerTimedOut):
+                self.health.check_now(replica.id)
             ticket.attempt_failed(error)
-        except ConnectFailed as error:
-            self._health.suspect(replica.id, str(error))
-            ticket.attempt_failed(error)
-        except AnswerTimedOut as error:
-            ticket.attempt_failed(error, timed_out=True)
-        except AnswerMissing as error:
-            self._health.check_now(replica.id)
-            ticket.attempt_failed(error)
-        return None
+            return None
 
     def _is_unknown_path(
-        self,
-        ticket: Ticket,
-        client: ClientConnection,
-        begun: Begun,
-        request: HttpRequest,
-        facts: RequestFacts,
+        self, ticket: Ticket, client: ClientConnection, begun: Begun, head: RequestHead
     ) -> bool:
         """Of a 404, whether the replica has no such path, which the client is answered with the path that it
         meant. A replica that lacks an adapter which it listed is looked at anew."""
-        head, replica, upstream = request.head, begun.replica, begun.upstream
-        state = self._driver.coordinator.fleet.get(replica.id)
-        if state is not None and (begun.decision.model or facts.model) in state.facts.adapters:
-            self._health.check_now(replica.id)
+        replica, upstream = begun.replica, begun.upstream
+        state = self.driver.coordinator.fleet.get(replica.id)
+        if state is not None and (begun.decision.model or ticket.facts.model) in state.facts.adapters:
+            self.health.check_now(replica.id)
         path = meant(head.method, head.caller.path)
         if path is None or not _NO_SUCH_PATH(b"".join(upstream.take_complete_body() or ())):
             return False
@@ -213,17 +179,13 @@ def _is_missing(upstream: UpstreamConnection) -> bool:
 
 
 def _refuse(
-    client: ClientConnection,
-    facts: RequestFacts,
-    decision: Refuse,
-    lines: bytes,
-    keepalive: QueueKeepAlive | None,
+    client: ClientConnection, ticket: Ticket, decision: Refuse, lines: bytes, keepalive: QueueKeepAlive | None
 ) -> None:
     if keepalive is not None and keepalive.has_begun:
         client.has_failed = True
         keepalive.refuse(decision.refusal)
     else:
-        client.refuse(facts.protocol, decision.refusal, lines)
+        client.refuse(ticket.facts.protocol, decision.refusal, lines)
 
 
 def _uncompressed(request: HttpRequest) -> HttpRequest:

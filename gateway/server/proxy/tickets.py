@@ -1,5 +1,7 @@
 """Decided: a request gets a ticket of the brain, its tenant's usage reserved, its trace known."""
 
+import msgspec
+
 from gateway.domain.ids import SessionId
 from gateway.server.proxy.driver import Driver, Ticket
 from gateway.server.proxy.prepare import Prepared
@@ -7,25 +9,23 @@ from gateway.server.storage.tenant_usage import UsageReservations
 from gateway.telemetry.otel.trace_context import TraceContexts
 
 
-class Tickets:
-    def __init__(self, driver: Driver, traces: TraceContexts | None, usage: UsageReservations | None) -> None:
-        """`traces`: None without tracing; `usage`: None if the brain alone counts what tenants use."""
-        self._driver = driver
-        self._traces = traces
-        self.usage = usage
+class Tickets(msgspec.Struct, frozen=True):
+    driver: Driver
+    traces: TraceContexts | None
+    """None without tracing."""
+    usage: UsageReservations | None
+    """None if the brain alone counts what tenants use."""
 
     async def open(self, prepared: Prepared) -> Ticket:
         head, facts = prepared.request.head, prepared.facts
         tenant = head.caller.tenant
         reserved = await self.usage.reserve(tenant.id, facts) if self.usage is not None else None
-        ticket = self._driver.open_ticket(
-            tenant.id, facts, reserved, key=tenant.key, without=prepared.without
-        )
+        ticket = self.driver.open_ticket(tenant.id, facts, reserved, key=tenant.key, without=prepared.without)
         ticket.began_s = prepared.began_s
-        if self._traces is not None and (traceparent := head.facts.traceparent):
-            self._traces.arrived(ticket.request, traceparent)
+        if self.traces is not None and (traceparent := head.facts.traceparent):
+            self.traces.arrived(ticket.request, traceparent)
         return ticket
 
     def trace(self, ticket: Ticket, session: SessionId | None) -> bytes | None:
         """The `traceparent` line for the replica."""
-        return self._traces.header(ticket.request, session) if self._traces is not None else None
+        return self.traces.header(ticket.request, session) if self.traces is not None else None
