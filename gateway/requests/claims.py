@@ -40,31 +40,25 @@ class _Context(msgspec.Struct):
 
 _CONTEXT: Final = msgspec.json.Decoder(_Context)
 T = TypeVar("T")
-U = TypeVar("U")
-
-
 CLAIMS = attrgetter("service_tier", "vllm_xargs", "agent_hint")
 NO_CLAIMS = CLAIMS(RequestBody())
 
 
 def read_header_claims(service_class: str | None) -> Claims | None:
     """None if there are none."""
-    wrong: tuple[str, ...] = ()
-    stated = CLASSES.get(service_class.lower()) if service_class is not None else None
-    if service_class is not None and stated is None:
-        wrong = ("class",)
-    found = Claims(service_class=stated, malformed=wrong)
-    return found if found != Claims() else None
+    if service_class is None:
+        return None
+    stated = CLASSES.get(service_class.lower())
+    return Claims(service_class=stated, malformed=("class",) if stated is None else ())
 
 
 def with_body_claims(claims: Claims | None, body: RequestBody) -> Claims | None:
     known = claims or Claims()
     malformed = [*known.malformed]
-    tier = _stated(_given(body.service_tier), read_text, "service_tier", malformed)
+    tier = _stated(body.service_tier, read_text, "service_tier", malformed)
     context = _context(body)
-    retention = _given(context.kv_retention_ttl_seconds)
-    retain_s = _stated(retention, lambda raw: _number(_text(raw)), "retention", malformed)
-    resumes = _stated(_given(context.expected_resume), truth_of, "resume", malformed)
+    retain_s = _stated(context.kv_retention_ttl_seconds, _seconds, "retention", malformed)
+    resumes = _stated(context.expected_resume, truth_of, "resume", malformed)
     found = msgspec.structs.replace(
         known,
         service_tier=tier if tier in TIERS else None,
@@ -92,20 +86,15 @@ def _inner(raw: Raw) -> _Context | None:
     return read_as(_CONTEXT, read_text(raw) or raw)
 
 
-def _given(raw: Raw) -> Raw | None:
-    return None if raw is ABSENT or bytes(raw) == b"null" else raw
-
-
-def _stated(given: T | None, read: Callable[[T], U | None], name: str, malformed: list[str]) -> U | None:
-    found = read(given) if given is not None else None
-    if given is not None and found is None:
+def _stated(raw: Raw, read: Callable[[Raw], T | None], name: str, malformed: list[str]) -> T | None:
+    if raw is ABSENT or bytes(raw) == b"null":
+        return None
+    found = read(raw)
+    if found is None:
         malformed.append(name)
     return found
 
 
-def _text(raw: Raw) -> str:
-    return bytes(raw).decode("ascii", "replace").strip('"')
-
-
-def _number(text: str) -> float | None:
+def _seconds(raw: Raw) -> float | None:
+    text = bytes(raw).decode("ascii", "replace").strip('"')
     return float(text) if _SECONDS.fullmatch(text) is not None else None

@@ -40,6 +40,19 @@ RELEASES = ("/finish_session", "/programs/release", "/v1/finish_session", "/v1/p
 # vLLM's demo server, SGLang, llama.cpp.
 _OF_OTHER_ENGINES = ("/generate", "/api/chat", "/api/generate", "/vertex_generate", "/completion", "/infill")
 
+# One prefill each. Audio decodes for a while, but no later request builds on it: there is no session to join
+# and no KV to keep. It stores nothing, so it may run again.
+_PREFILLS = """
+    /v1/embeddings /v2/embed /classify /pooling /generative_scoring /v1/systemone
+    /rerank /v1/rerank /v2/rerank /score /v1/score
+    /v1/audio/transcriptions /v1/audio/translations /v1/audio/speech
+""".split()
+
+_RENDERS = """
+    /tokenize /detokenize /v1/chat/completions/render /v1/completions/render /v1/responses/render
+    /v1/chat/completions/derender /v1/completions/derender
+""".split()
+
 _Row = tuple[str, str, Protocol, Work, bool]
 
 # Methods, template, protocol, work, replayable. `{id}` is a segment that names a stored thing,
@@ -65,45 +78,12 @@ _ROUTES: tuple[_Row, ...] = (
     ("POST", "/v1/conversations", _RESPONSES, Work.STATE, False),
     ("GET|HEAD", "/v1/conversations/{id}/{any}", _RESPONSES, Work.STATE, True),
     ("POST|DELETE", "/v1/conversations/{id}/{any}", _RESPONSES, Work.STATE, False),
-    # One prefill each.
-    *(
-        ("POST", path, _OTHER, Work.POOL, True)
-        for path in (
-            "/v1/embeddings",
-            "/v2/embed",
-            "/rerank",
-            "/v1/rerank",
-            "/v2/rerank",
-            "/score",
-            "/v1/score",
-            "/classify",
-            "/pooling",
-            "/generative_scoring",
-            "/v1/systemone",
-            # Audio decodes for a while, but no later request builds on it: there is no session to
-            # join and no KV to keep. It stores nothing, so it may run again.
-            "/v1/audio/transcriptions",
-            "/v1/audio/translations",
-            "/v1/audio/speech",
-        )
-    ),
+    *(("POST", path, _OTHER, Work.POOL, True) for path in _PREFILLS),
     # Work for the CPU alone.
     ("POST", "/v1/messages/count_tokens", _MESSAGES, Work.LIGHT, True),
     ("POST", "/v1/messages/render", _MESSAGES, Work.LIGHT, True),
-    *(
-        ("POST", path, _OTHER, Work.LIGHT, True)
-        for path in (
-            "/tokenize",
-            "/detokenize",
-            "/v1/chat/completions/render",
-            "/v1/completions/render",
-            "/v1/responses/render",
-            "/v1/chat/completions/derender",
-            "/v1/completions/derender",
-        )
-    ),
+    *(("POST", path, _OTHER, Work.LIGHT, True) for path in (*_RENDERS, *RELEASES)),
     ("GET|HEAD", "/v1/models/{any}", _OTHER, Work.LIGHT, True),
-    *(("POST", path, _OTHER, Work.LIGHT, True) for path in RELEASES),
 )
 
 # In a path that is in no row: what vLLM (0.32) and SGLang offer their operators, and will.

@@ -3,23 +3,18 @@
 Source: RFC 9110 §7.6.1 (Connection), RFC 9112 §6 (message framing is per hop).
 """
 
-from collections.abc import Iterable
 from typing import Final
 
 from gateway.wire.headers import RawHeaders
 
 _PER_HOP: Final = frozenset(
-    (
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    )
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
+    b"transfer-encoding upgrade".split()
+)
+_PLAIN_CONNECTION: Final = frozenset((b"keep-alive", b"close", b""))
+# A client may not use Connection to take away the fields that we judge it by (RFC 9110 §7.6.1).
+_NEVER_PER_HOP: Final = frozenset(
+    (b"authorization", b"x-api-key", b"host", b"content-length", b"content-type", b"content-encoding")
 )
 
 
@@ -28,24 +23,8 @@ def end_to_end(headers: RawHeaders, drop: frozenset[bytes] = frozenset()) -> Raw
 
     `drop` holds lower-case names.
     """
-    named = _named_by_connection(headers)
-    return [
-        (name, value)
-        for name, value in headers
-        if (lower := name.lower()) not in _PER_HOP and lower not in drop and lower not in named
-    ]
-
-
-def _named_by_connection(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
-    named: frozenset[bytes] = frozenset()
+    gone = _PER_HOP | drop
     for name, value in headers:
         if len(name) == 10 and name.lower() == b"connection" and value.lower() not in _PLAIN_CONNECTION:
-            named |= {token.strip().lower() for token in value.split(b",")}
-    # A client may not use Connection to take away the fields that we judge it by (RFC 9110 §7.6.1).
-    return named - _NEVER_PER_HOP
-
-
-_PLAIN_CONNECTION: Final = frozenset((b"keep-alive", b"close", b""))
-_NEVER_PER_HOP: Final = frozenset(
-    (b"authorization", b"x-api-key", b"host", b"content-length", b"content-type", b"content-encoding")
-)
+            gone |= {token.strip().lower() for token in value.split(b",")} - _NEVER_PER_HOP
+    return [field for field in headers if field[0].lower() not in gone]

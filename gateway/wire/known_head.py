@@ -5,7 +5,7 @@ accepted before match, with a length in plain decimal, which the parser would re
 """
 
 import re
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -17,26 +17,23 @@ _MAX_DIGITS: Final = 15
 _MAX_KNOWN: Final = 256
 
 
-class KnownHead:
+class KnownHead(NamedTuple):
     """The bytes before and after the digits."""
 
-    __slots__ = ("_after_bytes", "_before_bytes", "after", "before")
-
-    def __init__(self, before: bytes, after: bytes) -> None:
-        self.before, self.after = before, after
-        self._before_bytes, self._after_bytes = len(before), len(after)
+    before: bytes
+    after: bytes
 
     def find(self, data: bytes) -> tuple[int, int] | None:
         """Where the body begins and how long it is, if these bytes begin with such a head."""
         if not data.startswith(self.before):
             return None
-        at = self._before_bytes
+        at = len(self.before)
         end = data.find(b"\r", at, at + _MAX_DIGITS + 1)
         digits = data[at:end]
         if end < 0 or not data.startswith(self.after, end) or not digits.isdigit():
             return None
         length = int(digits)
-        return (end + self._after_bytes, length) if digits == b"%d" % length else None
+        return (end + len(self.after), length) if digits == b"%d" % length else None
 
 
 class KnownHeads(Generic[T]):

@@ -35,21 +35,13 @@ class EventSplitter:
         pending = self._pending
         if not pending and chunk.endswith(_END) and len(chunk) <= MAX_EVENT_BYTES:
             return chunk[: -len(_END)].split(_END)
-        if not pending:
-            end = chunk.rfind(_END)
-            if end < 0:
-                pending += chunk
-            elif end + len(_END) < len(chunk):
-                pending += chunk[end + len(_END) :]
-            complete = chunk[:end] if end >= 0 else b""
-        else:
-            # The pending bytes hold no end, but their last byte may be half of one.
-            searched = len(pending) - 1
-            pending += chunk
-            end = pending.rfind(_END, searched)
-            complete = bytes(pending[:end]) if end >= 0 else b""
-            if end >= 0:
-                del pending[: end + len(_END)]
+        # The pending bytes hold no end, but their last byte may be half of one.
+        searched = max(0, len(pending) - 1)
+        pending += chunk
+        end = pending.rfind(_END, searched)
+        complete = bytes(pending[:end]) if end >= 0 else b""
+        if end >= 0:
+            del pending[: end + len(_END)]
         return self._within_limit(complete)
 
     def finish(self) -> list[bytes]:

@@ -174,7 +174,7 @@ def check(given: tuple[str, str, bytes]) -> None:
     if refusal_of(request, facts, are_keys_required=False, is_salted=True) is not None:
         assert fields.coding or not isinstance(_try(json.loads, body), dict)
         return
-    chunks = _OUTBOUND.chunks(request, _REPLICA, None, is_readable=facts.is_readable, hint=_OURS)
+    chunks = _OUTBOUND.chunks(request, _REPLICA, hint=_OURS if facts.is_readable else None)
     sent = b"".join(bytes(each) for each in chunks).partition(b"\r\n\r\n")[2]
     is_turn, is_salted = endpoint.work is Work.GENERATE, endpoint.work in GPU_WORK
     if isinstance(said := _try(json.loads, body), dict):

@@ -220,7 +220,7 @@ def test_a_replica_with_the_name_of_another_gets_what_is_its_own():
     for url, key in (("http://one:1/a", "first"), ("http://two:2/b", "second")):
         address, config = Address.parse(url), cast(Any, SimpleNamespace())
         replica = Replica(cast(Any, "r-0"), cast(Any, "p"), address, config=config, api_key=key)
-        chunks = outbound.chunks(request, replica, None, is_readable=True)
+        chunks = outbound.chunks(request, replica)
         told.append(b"".join(bytes(part) for part in chunks))
     assert b"POST /a/v1/" in told[0] and b"Host: one:1\r\n" in told[0] and b"Bearer first" in told[0]
     assert b"POST /b/v1/" in told[1] and b"Host: two:2\r\n" in told[1] and b"Bearer second" in told[1]

@@ -18,16 +18,9 @@ from gateway.wire.headers import RawHeaders
 
 # Headers by which other gateways let a client pick the backend. Nothing a client sends does so here.
 NAMES_AN_UPSTREAM: Final = frozenset(
-    (
-        b"x-turnpike-replica",
-        b"x-gateway-destination-endpoint",
-        b"x-smg-target-worker",
-        b"x-worker-url",
-        b"x-upstream-url",
-    )
+    b"x-turnpike-replica x-gateway-destination-endpoint x-smg-target-worker "
+    b"x-worker-url x-upstream-url".split()
 )
-
-
 # Before the name of a tool server.
 MCP_PREFIX: Final = "/mcp/"
 
@@ -52,17 +45,16 @@ class Authenticator:
         self._proxies = proxies
         self._mcp = {MCP_PREFIX + name: _mcp_endpoint(name) for name in mcp}
 
-    def endpoint(self, method: str, path: str) -> Endpoint:
-        if self._mcp and (endpoint := self._mcp.get(path)) is not None:
-            return endpoint
-        return classify(method, path)
+    def endpoint(self, method: str, target: bytes) -> Endpoint:
+        path = _path_of(target)
+        return self._mcp.get(path) or classify(method, path)
 
     def authorize(self, method: str, target: bytes, headers: RawHeaders, peer: str) -> Caller | Refusal:
         """`peer`: the address of who is connected."""
         return self.judge_client(method, target, headers, self._proxies.client_of(headers, peer))
 
     def judge_client(self, method: str, target: bytes, headers: RawHeaders, client: str) -> Caller | Refusal:
-        path = target.partition(b"?")[0].decode("latin-1")
+        path = _path_of(target)
         if path != "*" and is_ambiguous_path(path):
             message = "The path could be read in more than one way."
             return Refusal(reason=RefusalReason.MALFORMED_HTTP, message=message)
@@ -72,7 +64,7 @@ class Authenticator:
         if tenant is None:
             why = self._tenants.why_refused(headers)
             return Refusal(reason=RefusalReason.UNAUTHENTICATED, message=why)
-        endpoint = self.endpoint(method, path)
+        endpoint = self.endpoint(method, target)
         if endpoint.is_control and not tenant.may_control_engines:
             message = "This path controls the engine; your key may not."
             if path.startswith(("/turnpike", "/metrics")):
@@ -84,6 +76,10 @@ class Authenticator:
                 message = f"The header {text} is not accepted: the gateway chooses the backend."
                 return Refusal(reason=RefusalReason.FORBIDDEN, message=message)
         return Caller(tenant, path, endpoint, client)
+
+
+def _path_of(target: bytes) -> str:
+    return target.partition(b"?")[0].decode("latin-1")
 
 
 def _is_preflight(headers: RawHeaders) -> bool:

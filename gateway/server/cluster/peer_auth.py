@@ -58,8 +58,8 @@ class PeerAuthenticator(Authenticator):
             return msgspec.structs.replace(found, is_from_peer=True, takes_over_session=INHERITS in ours)
         return found
 
-    def endpoint(self, method: str, path: str) -> Endpoint:
-        return self._authenticator.endpoint(method, path)
+    def endpoint(self, method: str, target: bytes) -> Endpoint:
+        return self._authenticator.endpoint(method, target)
 
 
 _A_PEER: Final = Tenant(TenantId("a peer"), may_control_engines=False)

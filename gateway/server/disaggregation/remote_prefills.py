@@ -137,14 +137,7 @@ class RemotePrefills:
         if body is None:
             return None
         leg = HttpRequest(request.head, body)
-        return self._outbound.chunks(
-            leg,
-            replica,
-            None,
-            is_readable=True,
-            trace=trace,
-            model=command.model,
-        )
+        return self._outbound.chunks(leg, replica, trace=trace, model=command.model)
 
     async def _send(
         self, command: RemotePrefill, replica: Replica, request: HttpRequest, chunks: list[Chunk], leg: _Leg

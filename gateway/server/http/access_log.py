@@ -95,9 +95,7 @@ class LoggedConnection(ClientConnection):
         parser, tenant, endpoint = self.parser, None, ""
         method, target, headers = parser.refused_method, parser.refused_target, parser.refused_headers
         if method:  # else the head had not been read
-            endpoint = self._listener.authenticator.endpoint(
-                method, target.partition(b"?")[0].decode("latin-1")
-            ).name
+            endpoint = self._listener.authenticator.endpoint(method, target).name
             if refusal.reason is not RefusalReason.UNAUTHENTICATED:  # it may not have been authenticated yet
                 caller = self._authorize(method, target, headers)
                 tenant = caller.tenant.id if isinstance(caller, Caller) else None

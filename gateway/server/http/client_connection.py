@@ -61,15 +61,11 @@ class ClientConnection(ResponseWriter):
         self._check_tunnel: Callable[[float], None] | None = None
         self._is_reading = True
         self._kept_bytes = 0
-        now = listener.now()
+        self.now = listener.now
+        now = self.now()
         # `_since`: the connection is idle, lingering or closing since then.
         self._since = self._last_read = self._first_byte = now
         self._paused_since: float | None = None
-
-    @property
-    def now(self) -> Callable[[], float]:
-        """The clock of what is measured of it."""
-        return self._listener.now
 
     @property
     def is_paused(self) -> bool:
@@ -277,8 +273,8 @@ class ClientConnection(ResponseWriter):
         self._read_again()
         parser = self.parser
         self._refused_method, self._refused_headers = parser.refused_method, parser.refused_headers
-        path = parser.refused_target.partition(b"?")[0].decode("latin-1")
-        self.refuse(self._listener.authenticator.endpoint("POST", path).protocol, refusal)
+        endpoint = self._listener.authenticator.endpoint("POST", parser.refused_target)
+        self.refuse(endpoint.protocol, refusal)
         if self.transport.can_write_eof() and not self.transport.is_closing():
             self.transport.write_eof()
 
@@ -290,10 +286,6 @@ class ClientConnection(ResponseWriter):
 
     # --- the listener's side ---------------------------------------------------------------------
 
-    @property
-    def is_idle(self) -> bool:
-        return self.state is State.IDLE and not self.parser.is_mid_request
-
     def forget_caller(self) -> None:
         self.parser.forget_head()
         if self.state is State.SWITCHED and self._current is not None:
@@ -303,7 +295,7 @@ class ClientConnection(ResponseWriter):
                 self.abort()
 
     def drain(self) -> None:
-        if self.is_idle:
+        if self.state is State.IDLE and not self.parser.is_mid_request:
             self.close()
 
     def check_timeouts(self, now: float) -> None:

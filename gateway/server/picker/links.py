@@ -94,7 +94,11 @@ class PickerLinks:
                 return None
             known = addresses.values()
             self._channels = {each: channel for each, channel in self._channels.items() if each in known}
-            channel = self._channels[address] = self._channel(address)
+            if self._credentials is not None:
+                channel = grpc.aio.secure_channel(address, self._credentials, options=self._options)
+            else:
+                channel = grpc.aio.insecure_channel(address, options=self._options)
+            self._channels[address] = channel
         call = channel.stream_stream(PROCESS)()
         answer = b""
         try:
@@ -105,11 +109,6 @@ class PickerLinks:
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return None
         return Passed(channel, call, answer) if answer is not grpc.aio.EOF else None
-
-    def _channel(self, address: str) -> grpc.aio.Channel:
-        if self._credentials is not None:
-            return grpc.aio.secure_channel(address, self._credentials, options=self._options)
-        return grpc.aio.insecure_channel(address, options=self._options)
 
     async def _is_allowed(self, address: str) -> bool:
         """Whether streams may go there in clear: gRPC takes any address of a name, so all must be allowed."""

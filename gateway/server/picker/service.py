@@ -82,9 +82,13 @@ class PickerServer:
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", _LEAST_PING_MS),
             ]
         )
-        process = grpc.stream_stream_rpc_method_handler(partial(self._process, authenticator))
-        check = grpc.unary_unary_rpc_method_handler(self._check)
-        server.add_generic_rpc_handlers((_Methods({PROCESS: process, _CHECK: check}),))
+        methods = {  # messages are bytes: a stream reads them itself
+            PROCESS: grpc.stream_stream_rpc_method_handler(partial(self._process, authenticator)),
+            _CHECK: grpc.unary_unary_rpc_method_handler(self._check),
+        }
+        for path, method in methods.items():
+            _, service, name = path.split("/")
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: method}),))
         try:
             if credentials is None:
                 port: int = server.add_insecure_port(listen)
@@ -125,16 +129,6 @@ class PickerServer:
 
     async def _check(self, _: bytes, __: Any) -> bytes:
         return _SERVING if self._is_serving else _NOT_SERVING
-
-
-class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """By path. Messages are bytes: a stream reads them itself."""
-
-    def __init__(self, handlers: dict[str, grpc.RpcMethodHandler]) -> None:
-        self._handlers = handlers
-
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        return self._handlers.get(details.method)
 
 
 def _credentials(

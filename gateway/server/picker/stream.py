@@ -182,8 +182,7 @@ class Stream:
                 headers.append((b"Host", value))
             elif not name.startswith(b":"):
                 headers.append((name, value))
-        path = target.partition(b"?")[0].decode("latin-1")
-        self._protocol = self._auth.endpoint("POST", path).protocol
+        self._protocol = self._auth.endpoint("POST", target).protocol
         caller = self._auth.authorize(method, target, headers, self._peer)
         if not isinstance(caller, Caller):
             raise RefusedRequest(caller)
@@ -357,7 +356,8 @@ class Stream:
             ticket.answered_at_once(answer, has_first_token=observer.seen.has_first_token and answer.is_good)
             return
         self._began()
-        self._tell()
+        if self._milestones is not None:
+            self._milestones.emit()
         if is_last:
             self._ended()
 
@@ -366,14 +366,10 @@ class Stream:
             self._began()
             self._ticket.finished(self._seen(is_over=True))
 
-    def _tell(self) -> None:
-        if self._milestones is not None:
-            self._milestones.emit()
-
     def _seen(self, *, is_over: bool = False) -> Answer:
-        assert self._observer is not None
+        assert self._observer is not None and self._milestones is not None
         answer = self._observer.answer(self._status, is_over=is_over)
-        self._tell()
+        self._milestones.emit()
         return answer
 
     # --- refusals ----------------------------------------------------------------------------------

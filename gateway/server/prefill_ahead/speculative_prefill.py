@@ -149,14 +149,7 @@ class SpeculativePrefills:
         if body is None:
             return
         request = HttpRequest(kept.request.head, body)
-        chunks = self._outbound.chunks(
-            request,
-            replica,
-            None,
-            is_readable=True,
-            hint=command.hint,
-            model=kept.model,
-        )
+        chunks = self._outbound.chunks(request, replica, hint=command.hint, model=kept.model)
         try:
             upstream, answer = await ask_unseen(replica, chunks)
         except UpstreamError:

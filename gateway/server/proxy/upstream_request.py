@@ -33,7 +33,6 @@ from gateway.workflow.engine_hints import signed
 
 _REFRAMED: Final = frozenset((b"host", b"content-length", b"expect"))
 _RANK: Final = b"x-data-parallel-rank"
-_NONE: Final[frozenset[bytes]] = frozenset()
 _TRACE: Final = frozenset((b"traceparent",))
 # Of this hop. The rest of the handshake is the client's, extensions included: its messages are not read.
 _UPGRADE: Final = b"Upgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -64,9 +63,8 @@ class Outbound:
         return self.chunks(
             request,
             replica,
-            decision.session,
-            is_readable=facts.is_readable,
-            hint=decision.hint,
+            session=decision.session,
+            hint=decision.hint if facts.is_readable else None,
             rank=decision.rank,
             trace=trace,
             model=decision.model if decision.model != facts.model else None,
@@ -77,9 +75,8 @@ class Outbound:
         self,
         request: HttpRequest,
         replica: Replica,
-        session: SessionRef | None,
         *,
-        is_readable: bool,
+        session: SessionRef | None = None,
         hint: str | None = None,
         rank: int | None = None,
         trace: bytes | None = None,
@@ -95,13 +92,16 @@ class Outbound:
             request = _for_model(model, request)
         body: list[Chunk] = [request.body] if request.body else []
         if hint is not None or fetch or self.is_salted:
-            body = self._body(request, replica, abilities, hint if is_readable else None, more=fetch or {})
+            body = self._body(request, replica, abilities, hint, fetch or {})
         start = head.passed_on.get(replica)
         if start is None:
             if len(head.passed_on) >= _MAX_REMEMBERED:
                 head.passed_on.clear()
-            start = head.passed_on[replica] = self._start(
-                head, replica, _TRACE if trace is not None else _NONE
+            drop = CREDENTIAL_HEADERS if self._are_keys_required else frozenset()
+            if trace is not None:
+                drop |= _TRACE
+            start = head.passed_on[replica] = head_lines(
+                head, replica.address.prefix + head.target, replica, drop
             )
         lines = trace or b""
         if rank is not None and not any(name.lower() == _RANK for name, _ in head.headers):
@@ -117,21 +117,13 @@ class Outbound:
             lines += b"Content-Length: %d\r\n" % sum(map(len, body))
         return [b"%s%s\r\n" % (start, lines), *body]
 
-    def _start(self, head: RequestHead, replica: Replica, drop: frozenset[bytes]) -> bytes:
-        """The request line and the fields that every such request has; without `drop`."""
-        address = replica.address
-        if self._are_keys_required:
-            drop |= CREDENTIAL_HEADERS
-        return head_lines(head, address.prefix + head.target, replica, drop)
-
     def _body(
         self,
         request: HttpRequest,
         replica: Replica,
         abilities: Abilities,
         hint: str | None,
-        *,
-        more: Mapping[str, Any],
+        fetch: Mapping[str, Any],
     ) -> list[Chunk]:
         fields: dict[str, Any] = {}
         head, secret = request.head, self._hints.cache_salt_secret
@@ -143,7 +135,7 @@ class Outbound:
         if work is Work.GENERATE and is_plain:
             if hint is not None:
                 fields |= self._hint_fields(request.body, replica, abilities, hint)
-            fields |= more
+            fields |= fetch
         if fields and request.body and ("cache_salt" in fields or is_object(request.body)):
             return splice_fields(request.body, fields)
         return [request.body] if request.body else []
@@ -161,12 +153,12 @@ class Outbound:
 
 def _for_model(model: str, request: HttpRequest) -> HttpRequest:
     """The same request, for another model. Where a path names it, there is nothing to replace."""
-    if not request.body:
-        return request
     head, body = request.head, request.body
     if is_form_alone(request):
-        return HttpRequest(head, with_model_in_form(head.facts.content_type, body, model))
-    return HttpRequest(head, with_model(body, model))
+        body = with_model_in_form(head.facts.content_type, body, model)
+    elif body:
+        body = with_model(body, model)
+    return HttpRequest(head, body)
 
 
 def is_form_alone(request: HttpRequest) -> bool:

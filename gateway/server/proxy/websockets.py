@@ -114,29 +114,21 @@ class Tunnel:
             self.over.fail(AnswerCut("the replica closed the connection"))
 
 
-class Tunnels:
-    def __init__(
-        self,
-        replicas: Mapping[ReplicaId, Replica],
-        preparation: RequestPreparation,
-        config: Config,
-        counts: Counter[str],
-    ) -> None:
-        """`counts`: those that were `opened`, of these `closed`; and those that were `refused`."""
-        self._replicas = replicas
-        self._preparation = preparation
-        self._brain = preparation.driver.coordinator
-        self._counts = counts
-        self.config = config
+class Tunnels(msgspec.Struct):
+    replicas: Mapping[ReplicaId, Replica]
+    preparation: RequestPreparation
+    config: Config
+    counts: Counter[str]
+    """Those that were `opened`, of these `closed`; and those that were `refused`."""
 
     async def prepare(self, client: ClientConnection, request: HttpRequest) -> Prepared | None:
         """As `RequestPreparation.prepare`. A session that another gateway has goes on here."""
-        judged = self._judge(request.head, await self._preparation.reading.read(request))
+        judged = self._judge(request.head, await self.preparation.reading.read(request))
         if isinstance(judged, Refusal):
             client.refuse(request.head.caller.endpoint.protocol, judged)
             return None
         facts, without = judged
-        await self._preparation.is_ours(request, facts, None)
+        await self.preparation.is_ours(request, facts, None)
         return Prepared(request, facts, without)
 
     def _judge(
@@ -150,18 +142,18 @@ class Tunnels:
         refusal, without = None, tuple[ReplicaId, ...]()
         if head.caller.endpoint.protocol is Protocol.MCP:
             refusal = "Tool servers are reached by HTTP alone."
-        elif not self._preparation.are_keys_required and _may_be_a_page(head.headers):
+        elif not self.preparation.are_keys_required and _may_be_a_page(head.headers):
             # Any page in a browser may open one wherever its reader may, and read what comes.
             refusal = "Pages in browsers may not open WebSockets where no key is required."
         elif classify("POST", head.caller.path).name == "/v1/responses":
-            pool, replicas = self._brain.fleet.pool_for(model), self._replicas.values()
+            pool, replicas = self.preparation.driver.coordinator.fleet.pool_for(model), self.replicas.values()
             without = tuple(each.id for each in replicas if not each.responses_websocket)
             # Who has a cache of its own gets it by a field that has to be in each message.
             is_served = any(each.pool == pool and each.responses_websocket for each in replicas)
-            if self._preparation.is_salted or not is_served:
+            if self.preparation.is_salted or not is_served:
                 refusal = "Responses over WebSocket are not served here: use HTTP."
         if refusal is not None:
-            self._counts["refused"] += 1
+            self.counts["refused"] += 1
             return Refusal(reason=RefusalReason.UNSUPPORTED_UPGRADE, message=refusal)
         facts = msgspec.structs.replace(facts, work=Work.TUNNEL, model=model, is_replayable=True)
         return msgspec.structs.replace(facts, is_relayed=self.config.server.is_relay), without
@@ -171,7 +163,7 @@ class Tunnels:
         head, replica, upstream = prepared.request.head, begun.replica, begun.upstream
         assert upstream.head is not None
         ticket.send(ev.ResponseStarted(ticket.request, _SWITCHED.status))
-        self._counts["opened"] += 1
+        self.counts["opened"] += 1
         try:
             tunnel = Tunnel(client, upstream)
             check = partial(self._check, tunnel, client, head, replica)
@@ -185,15 +177,16 @@ class Tunnels:
             ticket.cut(_SWITCHED, str(cut))
             client.abort()
         finally:
-            self._counts["closed"] += 1
+            self.counts["closed"] += 1
             replica.release(upstream, reuse=False)
 
     def _check(
         self, tunnel: Tunnel, client: ClientConnection, head: RequestHead, replica: Replica, now: float
     ) -> None:
-        config, state = self.config, self._brain.fleet.get(replica.id)
-        is_leaving = self._replicas.get(replica.id) is not replica or state is None or state.is_draining
-        must_end = is_leaving or self._brain.counts_tokens(head.caller.tenant.id)
+        config, brain = self.config, self.preparation.driver.coordinator
+        state = brain.fleet.get(replica.id)
+        is_leaving = self.replicas.get(replica.id) is not replica or state is None or state.is_draining
+        must_end = is_leaving or brain.counts_tokens(head.caller.tenant.id)
         tunnel.ending_s = min(tunnel.ending_s, now) if must_end else inf
         if (
             now - tunnel.ending_s > config.server.drain_s
