@@ -230,7 +230,7 @@ class Gateway:
         with listening.binding("server.control (--control)", server.control):
             await web.TCPSite(self._control, *split_listen(server.control)).start()
         self.control_port = self._control.addresses[0][1]
-        if (tokens := self._tenants.tokens) is not None and tokens.is_kept_by_url:
+        if (tokens := self._tenants.tokens) is not None and tokens.config.is_url:
             await tokens.fetch()
             self._tasks.supervise("keys of tokens", tokens.keep_keys)
         self._start_loops()

@@ -124,8 +124,7 @@ class GrownBodies:
         conversation = separator.join(items)
         opening = _OPENINGS[is_responses].search(body, max(0, start - _MAX_OPENING), start)
         if opening is not None and body.startswith(conversation, start):
-            end = start + len(conversation)
-            self._keep(body, _Beginning(is_responses, start, end, b"", 0, separator, array("Q", hashes)))
+            self._keep(body, is_responses, start, start + len(conversation), separator, hashes)
         return Items(hashes, items, body, 0, is_responses=is_responses)
 
     def _read_on(self, body: bytes, known: _Beginning) -> tuple[RequestBody, Sequence[Raw]] | None:
@@ -143,16 +142,16 @@ class GrownBodies:
         if not is_right or len(hashes) > MAX_ITEMS:
             return None
         self._beginnings.remove(known)
-        self._keep(
-            body,
-            msgspec.structs.replace(known, end=known.end + len(grown), items=array("Q", hashes)),
-        )
+        end = known.end + len(grown)
+        self._keep(body, known.is_responses, known.start, end, known.separator, hashes)
         return fields, Items(hashes, new, body, len(known.items), is_responses=known.is_responses)
 
-    def _keep(self, body: bytes, beginning: _Beginning) -> None:
-        end = beginning.end
-        near = body[max(0, end - _NEAR_BYTES) : end]
-        self._beginnings.append(msgspec.structs.replace(beginning, near=near, hash=_hash(body, end)))
+    def _keep(
+        self, body: bytes, is_responses: bool, start: int, end: int, separator: bytes, hashes: list[int]
+    ) -> None:
+        near, items = body[max(0, end - _NEAR_BYTES) : end], array("Q", hashes)
+        known = _Beginning(is_responses, start, end, near, _hash(body, end), separator, items)
+        self._beginnings.append(known)
         del self._beginnings[:-_KEPT]
         while sum(len(each.items) for each in self._beginnings) > _KEPT_ITEMS:
             del self._beginnings[0]

@@ -18,8 +18,6 @@ UNREACHABLE: Final = (aiohttp.ClientError, OSError, TimeoutError, RuntimeError)
 
 
 class Answer(NamedTuple):
-    """Of a control plane."""
-
     status: int
     headers: dict[str, str]
     body: bytes

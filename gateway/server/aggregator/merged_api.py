@@ -17,7 +17,7 @@ from aiohttp import web
 from gateway.server.admin.settings import DIFF_PATH, RELOAD_PATH
 from gateway.server.admin.usage import USAGE_PATH, usage_response
 from gateway.server.aggregator.control_client import Answer, ControlClient
-from gateway.server.aggregator.merged_events import MergedEvents, Positions
+from gateway.server.aggregator.merged_events import Positions, serve_events
 from gateway.server.aggregator.merged_views import merge_graphs, merge_snapshots, merge_usage
 
 # As much as a gateway reads of a body, at most.
@@ -37,7 +37,7 @@ class AggregatedControl:
 
     def __init__(self, gateways: Sequence[ControlClient]) -> None:
         self._gateways = gateways
-        self._events = MergedEvents(gateways)
+        self._is_closed = asyncio.Event()
         self._bodies = asyncio.Semaphore(_MAX_BODIES)
 
     def app(self) -> web.Application:
@@ -50,7 +50,7 @@ class AggregatedControl:
         return app
 
     def close(self) -> None:
-        self._events.close()
+        self._is_closed.set()
 
     async def _ask_any(self, request: web.Request) -> web.StreamResponse:
         for gateway in self._gateways:
@@ -100,7 +100,7 @@ class AggregatedControl:
         return usage_response(request, merge_usage([orjson.loads(answer.body) for _, answer in answers]))
 
     async def _get_events(self, request: web.Request) -> web.StreamResponse:
-        return await self._events.serve(request)
+        return await serve_events(request, self._gateways, self._is_closed)
 
     async def _get_health(self, _: web.Request) -> web.StreamResponse:
         return web.json_response({"status": "ok"})

@@ -9,9 +9,10 @@ not read, its gateways keep, and report as a gap; so does a gateway that began a
 import asyncio
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 from aiohttp import ClientResponse, web
 
 from gateway.server.admin.events import has_left
@@ -27,11 +28,10 @@ _END: Final = b"\n\n"
 _MAX_BLOCKS: Final = 16 << 20
 
 
-class Positions:
+class Positions(msgspec.Struct):
     """Of a reader: the last record's number, by gateway."""
 
-    def __init__(self, of: Mapping[int, int] | None = None) -> None:
-        self.of = dict(of or {})
+    of: dict[int, int] = {}
 
     @classmethod
     def parse(cls, text: str) -> "Positions":
@@ -52,22 +52,15 @@ class Positions:
         return _ID_LINE.sub(merged_id, blocks)
 
 
-class MergedEvents:
-    def __init__(self, gateways: Sequence[ControlClient]) -> None:
-        self._gateways = gateways
-        self._is_closed = asyncio.Event()
-
-    def close(self) -> None:
-        self._is_closed.set()
-
-    async def serve(self, request: web.Request) -> web.StreamResponse:
-        after = request.headers.get("Last-Event-ID") or request.query.get("after")
-        try:
-            positions = Positions.parse(after) if after not in (None, "0") else Positions()
-        except ValueError as error:
-            return web.json_response({"error": str(error)}, status=400)
-        reader = _Reader(request, positions, sends_old=after is not None)
-        return await reader.serve(self._gateways, self._is_closed)
+async def serve_events(
+    request: web.Request, gateways: Sequence[ControlClient], is_closed: asyncio.Event
+) -> web.StreamResponse:
+    after = request.headers.get("Last-Event-ID") or request.query.get("after")
+    try:
+        positions = Positions.parse(after) if after not in (None, "0") else Positions()
+    except ValueError as error:
+        return web.json_response({"error": str(error)}, status=400)
+    return await _Reader(request, positions, sends_old=after is not None).serve(gateways, is_closed)
 
 
 class _Reader:

@@ -1,6 +1,7 @@
 """Views of several gateways as one (pure): what each has a part of is added up, what all see stands once."""
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 from gateway.core.snapshot import MAX_SESSIONS
@@ -30,22 +31,16 @@ def merge_snapshots(views: Sequence[View], *, began_s: float, seq: str) -> View:
     if "seq" in merged:
         merged["seq"] = seq
         for pool in merged["pools"]:
-            pool["updates"] = _newest(
-                [each for view in views for row in view["pools"] if row["id"] == pool["id"]
-                 for each in row["updates"]],
-                UPDATES_OF_A_POOL, by="at_s",
-            )  # fmt: skip
-        merged["sessions"] = _sessions(views)
+            rows = [row for view in views for row in view["pools"] if row["id"] == pool["id"]]
+            updates = sorted((each for row in rows for each in row["updates"]), key=itemgetter("at_s"))
+            pool["updates"] = updates[-UPDATES_OF_A_POOL:]
+        sessions = _best((each for view in views for each in view["sessions"]), by="last_seen_s")
+        merged["sessions"] = sorted(sessions, key=itemgetter("last_seen_s"), reverse=True)[:MAX_SESSIONS]
     return merged
 
 
 def merge_graphs(answers: Iterable[Sequence[View]]) -> list[View]:
-    best: dict[str, View] = {}
-    for graphs in answers:
-        for graph in graphs:
-            if graph["id"] not in best or graph["steps"] > best[graph["id"]]["steps"]:
-                best[graph["id"]] = graph
-    return list(best.values())
+    return _best((graph for graphs in answers for graph in graphs), by="steps")
 
 
 def merge_usage(views: Sequence[View]) -> View:
@@ -61,18 +56,14 @@ def merge_usage(views: Sequence[View]) -> View:
     }
 
 
-def _sessions(views: Sequence[View]) -> list[View]:
+def _best(rows: Iterable[View], *, by: str) -> list[View]:
+    """Of those with one id, the one with the most."""
     best: dict[str, View] = {}
-    for view in views:
-        for session in view["sessions"]:
-            known = best.get(session["id"])
-            if known is None or session["last_seen_s"] > known["last_seen_s"]:
-                best[session["id"]] = session
-    return sorted(best.values(), key=lambda each: -each["last_seen_s"])[:MAX_SESSIONS]
-
-
-def _newest(rows: list[View], count: int, *, by: str) -> list[View]:
-    return sorted(rows, key=lambda row: row[by])[-count:]
+    for row in rows:
+        known = best.setdefault(row["id"], row)
+        if row[by] > known[by]:
+            best[row["id"]] = row
+    return list(best.values())
 
 
 def _rows(rows: Iterable[View], key: Callable[[View], Any]) -> list[View]:
@@ -102,15 +93,11 @@ def _sum(values: list[Any]) -> Any:
     return None if None in values else sum(values)  # no limit for one is no limit for all
 
 
-def _id(row: View) -> Any:
-    return row["id"]
-
-
 _ROWS: Final[dict[str, Callable[[View], Any]]] = {
-    "replicas": _id,
-    "pools": _id,
-    "tenants": lambda row: (row["id"], row["pool"]),
-    "bounds": lambda row: (row["bound"], row["tenant"]),
-    "conduct": lambda row: (row["client"], row["agent"]),
+    "replicas": itemgetter("id"),
+    "pools": itemgetter("id"),
+    "tenants": itemgetter("id", "pool"),
+    "bounds": itemgetter("bound", "tenant"),
+    "conduct": itemgetter("client", "agent"),
 }
 _OWN: Final = frozenset((*_ROWS, "seq", "sessions", "began_s"))

@@ -105,19 +105,17 @@ class Tenants:
         ids = {tenant.id if tenant is not None else None for tenant in found}
         return found[0] if len(ids) == 1 else None
 
-    def by_hash(self, key_hash: str) -> Tenant | None:
-        tenant = self._by_hash.get(key_hash)
-        if tenant is None and (stored := self._stored.get(key_hash)) is not None:
-            tenant = self._by_name.get(stored.tenant) if not stored.has_expired(wall_clock()) else None
-            tenant = replace(tenant, key=stored.name, may_expire=True) if tenant is not None else None
-        return tenant
-
     def _whose(self, key: str) -> Tenant | None:
-        tenant = self.by_hash(hash_key(key))
-        if tenant is None and self.tokens is not None and looks_like_jwt(key):
+        key_hash = hash_key(key)
+        if (tenant := self._by_hash.get(key_hash)) is not None:
+            return tenant
+        stored = self._stored.get(key_hash)
+        if stored is not None and stored.tenant in self._by_name and not stored.has_expired(wall_clock()):
+            return replace(self._by_name[stored.tenant], key=stored.name, may_expire=True)
+        if self.tokens is not None and looks_like_jwt(key):
             name = self.tokens.tenant_of(key, self._by_name)
             return replace(self._by_name[name], may_expire=True) if name is not None else None
-        return tenant
+        return None
 
     def _anonymous_tenant(self, peer: str) -> Tenant:
         tenant = self._anonymous.get(peer)
@@ -149,12 +147,10 @@ CREDENTIAL_HEADERS: Final = frozenset((b"authorization", b"x-api-key", b"api-key
 def _keys_of(headers: RawHeaders) -> list[str]:
     keys = []
     for name, value in headers:
-        match name.lower():
-            case b"authorization":
-                scheme, _, key = value.decode(errors="surrogateescape").partition(" ")
-                keys.append(key.strip() if scheme.lower() == "bearer" else "")
-            case b"x-api-key" | b"api-key":
-                keys.append(value.decode(errors="surrogateescape").strip())
-            case _:
-                pass
+        lower = name.lower()
+        if lower == b"authorization":
+            scheme, _, key = value.decode(errors="surrogateescape").partition(" ")
+            keys.append(key.strip() if scheme.lower() == "bearer" else "")
+        elif lower in CREDENTIAL_HEADERS:
+            keys.append(value.decode(errors="surrogateescape").strip())
     return keys

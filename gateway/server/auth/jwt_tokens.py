@@ -88,7 +88,7 @@ def looks_like_jwt(key: str) -> bool:
 class JwtTokens:
     def __init__(self, config: JwtConfig, keys: Keys | None, *, clock: Callable[[], float]) -> None:
         """`keys`: of a file; `clock`: Unix time."""
-        self._config = config
+        self.config = config
         self._jwt = require_pyjwt()
         self._clock = clock
         self._keys: Keys = keys or {}
@@ -109,16 +109,12 @@ class JwtTokens:
             verified = self._verify(token, known)
             if verified is None:
                 return None
-            if len(self._verified) >= self._config.max_cached:
+            if len(self._verified) >= self.config.max_cached:
                 self._verified.pop(next(iter(self._verified)))
                 self._has_forgotten = True
             self._verified[digest] = verified
         is_fresh = verified.expires_s > self._clock()
         return verified.tenant if is_fresh and verified.tenant in known else None
-
-    @property
-    def is_kept_by_url(self) -> bool:
-        return self._config.is_url
 
     def set_keys(self, keys: Keys) -> None:
         self._set_s = self._clock()
@@ -131,7 +127,7 @@ class JwtTokens:
         """Whether a token that may identify a connection has expired, or was forgotten, since the last
         call."""
         now = self._clock()
-        if self._config.is_url and self._keys and now - self._set_s > _KEYS_STAY_S:
+        if self.config.is_url and self._keys and now - self._set_s > _KEYS_STAY_S:
             log_event(logging.ERROR, "jwt_keys_too_old", refused="all tokens")
             self.set_keys({})
         expired = [digest for digest, each in self._verified.items() if each.expires_s <= now]
@@ -141,7 +137,7 @@ class JwtTokens:
         return has_forgotten
 
     def _verify(self, token: str, known: Mapping[str, object]) -> _Verified | None:
-        config, jwt = self._config, self._jwt
+        config, jwt = self.config, self._jwt
         try:
             kid = jwt.get_unverified_header(token).get("kid")
             found = self._keys.get(kid)
@@ -175,7 +171,7 @@ class JwtTokens:
             await asyncio.sleep(_SOONEST_S)
             self._is_key_missing.clear()
             try:
-                async with asyncio.timeout(max(0.0, self._config.refresh_s - _SOONEST_S)):
+                async with asyncio.timeout(max(0.0, self.config.refresh_s - _SOONEST_S)):
                     await self._is_key_missing.wait()
             except TimeoutError:
                 continue
@@ -184,7 +180,7 @@ class JwtTokens:
         try:
             async with (
                 open_session(_FETCH_S) as session,
-                session.get(self._config.jwks, allow_redirects=False) as response,
+                session.get(self.config.jwks, allow_redirects=False) as response,
             ):
                 if response.status != 200:
                     raise ConfigError(f"jwt.jwks: the answer is {response.status}")

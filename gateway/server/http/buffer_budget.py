@@ -1,5 +1,7 @@
 """How many bytes of request bodies the gateway holds, in all and for each tenant."""
 
+from collections import Counter
+
 from gateway.domain.ids import TenantId
 
 
@@ -13,10 +15,10 @@ class BufferBudget:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.used = 0
-        self._held: dict[TenantId, int] = {}
+        self._held: Counter[TenantId] = Counter()
 
     def take(self, tenant: TenantId, size: int) -> bool:
-        used, held = self.used + size, self._held.get(tenant, 0) + size
+        used, held = self.used + size, self._held[tenant] + size
         if 2 * used > self.max_bytes and (
             used > self.max_bytes or held * (len(self._held) + 1) > self.max_bytes
         ):
@@ -27,8 +29,6 @@ class BufferBudget:
 
     def give_back(self, tenant: TenantId, size: int) -> None:
         self.used -= size
-        left = self._held.get(tenant, 0) - size
-        if left:
-            self._held[tenant] = left
-        else:
-            self._held.pop(tenant, None)
+        self._held[tenant] -= size
+        if not self._held[tenant]:
+            del self._held[tenant]

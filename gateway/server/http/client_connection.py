@@ -271,9 +271,7 @@ class ClientConnection(ResponseWriter):
         self.state = State.LINGERING
         self._since = self._listener.now()
         self._read_again()
-        parser = self.parser
-        self._refused_method, self._refused_headers = parser.refused_method, parser.refused_headers
-        endpoint = self._listener.authenticator.endpoint("POST", parser.refused_target)
+        endpoint = self._listener.authenticator.endpoint("POST", self.parser.refused_target)
         self.refuse(endpoint.protocol, refusal)
         if self.transport.can_write_eof() and not self.transport.is_closing():
             self.transport.write_eof()

@@ -29,10 +29,12 @@ def binding(setting: str, listen: str) -> Iterator[None]:
 async def listening_sockets(host: str, port: int, *, reuse_port: bool = False) -> list[socket.socket]:
     """One for each address of the host. Raises OSError if one cannot be bound. `reuse_port`: processes of the
     same user share the port; the system distributes new connections."""
-    found = await _addresses(host, port)
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
     with contextlib.ExitStack() as opened:
         sockets = []
-        for family, address in found:
+        for family, address in dict.fromkeys((family, address) for family, *_, address in found):
             listening = opened.enter_context(
                 socket.create_server(address, family=family, backlog=BACKLOG, reuse_port=reuse_port)
             )
@@ -40,13 +42,6 @@ async def listening_sockets(host: str, port: int, *, reuse_port: bool = False) -
             sockets.append(listening)
         opened.pop_all()
     return sockets
-
-
-async def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[object, ...]]]:
-    found = await asyncio.get_running_loop().getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    return list(dict.fromkeys((family, address) for family, *_, address in found))
 
 
 def listening_on(config: Config, port: int, control_port: int, is_picker: bool = False) -> str:

@@ -94,10 +94,6 @@ def path_of(target: bytes, method: bytes) -> bytes:
 _ABSOLUTE: Final = re.compile(rb"https?://[A-Za-z0-9._~:%\[\]-]+(|[/?].*)", re.IGNORECASE | re.DOTALL)
 
 
-def is_websocket_upgrade(headers: RawHeaders) -> bool:
-    return any(name.lower() == b"upgrade" and value.lower() == b"websocket" for name, value in headers)
-
-
 def refused(reason: RefusalReason, message: str) -> RefusedRequest:
     return RefusedRequest(Refusal(reason=reason, message=message))
 

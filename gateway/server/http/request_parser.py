@@ -28,7 +28,6 @@ from gateway.server.http.request_head import (
     RequestHead,
     check_head,
     headers_too_large,
-    is_websocket_upgrade,
     malformed,
     path_of,
     take_room,
@@ -321,8 +320,10 @@ class RequestParser:
 
     def on_message_complete(self) -> None:
         self._unreported_bytes = 0
-        is_websocket = self._parser.should_upgrade() and is_websocket_upgrade(self._headers)
-        if self._parser.should_upgrade() and not is_websocket:
+        is_websocket = self._parser.should_upgrade()
+        if is_websocket and _WEBSOCKET not in (
+            (name.lower(), value.lower()) for name, value in self._headers
+        ):
             return  # it is read again without
         head = RequestHead(
             method=self._parser.get_method().decode("ascii"),
@@ -344,6 +345,7 @@ class RequestParser:
         self._add(head)
 
 
+_WEBSOCKET: Final = (b"upgrade", b"websocket")
 # What a header field counts beyond its name and value, for what it takes in memory; as in RFC 9113,
 # §10.5.1.
 _FIELD_BYTES: Final = 32

@@ -13,8 +13,8 @@ from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.request import Protocol
 from gateway.errors import error_body, http_status, is_final
 from gateway.server.http.connection_states import ConnectionStateError, State
-from gateway.server.http.request_parser import HttpRequest
-from gateway.wire.headers import RawHeaders, get_header
+from gateway.server.http.request_parser import HttpRequest, RequestParser
+from gateway.wire.headers import get_header
 
 if TYPE_CHECKING:
     from gateway.server.http.listener import Listener
@@ -41,14 +41,12 @@ class ResponseWriter(asyncio.Protocol):
     """The handler's side of a client's connection."""
 
     transport: asyncio.Transport
+    parser: RequestParser
 
     def __init__(self, listener: "Listener") -> None:
         self._listener = listener
         self.state = State.IDLE
         self._current: HttpRequest | None = None
-        self._refused_method = ""
-        # Of what is refused before it became the current request, as far as they are known.
-        self._refused_headers: RawHeaders = []
         # The response that was begun is the last one of this connection.
         self._must_close = False
         self.framing = Framing.NONE
@@ -81,10 +79,7 @@ class ResponseWriter(asyncio.Protocol):
         `lines`: the status line and end-to-end fields only, Content-Length included.
         """
         assert self._current is not None
-        if self.state is _SERVING:
-            self.state = _ANSWERING
-        else:
-            self.leave_serving(_ANSWERING)
+        self.leave_serving(_ANSWERING)
         self.status = int(lines[9:12])
         head = self._current.head
         if framing is _CHUNKED:
@@ -131,7 +126,7 @@ class ResponseWriter(asyncio.Protocol):
         )  # fmt: skip
         if self._current is None:  # refused before there was a request
             self._listener.counted("", status)
-            body = b"" if self._refused_method == "HEAD" else body
+            body = b"" if self.parser.refused_method == "HEAD" else body
             self.transport.write(b"%sConnection: close\r\n\r\n%s" % (lines, body))
             return
         is_head = self._current.head.method == "HEAD"
@@ -141,7 +136,7 @@ class ResponseWriter(asyncio.Protocol):
     def own_lines(self) -> bytes:
         """Lines of every response of the gateway's own; those for a page of another origin let it read the
         response, as vLLM does by default."""
-        headers = self._refused_headers if self._current is None else self._current.head.headers
+        headers = self.parser.refused_headers if self._current is None else self._current.head.headers
         date = b"Date: %s\r\n" % formatdate(usegmt=True).encode()
         return date if get_header(headers, b"origin") is None else date + _FOR_PAGES
 

@@ -87,9 +87,5 @@ def following(head: RequestHead, lines: bytes, replica: Replica) -> Change:
 
 
 def fields(lines: bytes) -> RawHeaders:
-    found = []
-    for line in lines.split(b"\r\n"):
-        name, colon, value = line.partition(b": ")
-        if colon:
-            found.append((name, value))
-    return found
+    parts = (line.partition(b": ") for line in lines.split(b"\r\n"))
+    return [(name, value) for name, colon, value in parts if colon]

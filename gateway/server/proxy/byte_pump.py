@@ -83,17 +83,14 @@ class BytePump:
     def _pump(self, parts: list[bytes], is_last: bool) -> None:
         if is_last and not self._head.has_framing:
             self._observer.feed(b"".join(parts))
-            self._is_short = self._lacks_its_end()
+            answer = answer_of(self._observer, self._head, is_over=True)
+            self._is_short = self._observer.is_stream and answer.failure == "truncated"
             self._write(parts, not self._is_short)
             return
         self._write(parts, is_last)
         # One chunk a read: the observer's work is per call more than per byte.
         if self._observer.feed(parts[0] if len(parts) == 1 else b"".join(parts)):
             self._emit()
-
-    def _lacks_its_end(self) -> bool:
-        answer = answer_of(self._observer, self._head, is_over=True)
-        return self._observer.is_stream and answer.failure == "truncated"
 
     def _pass_on(self, chunk: bytes, part: bytes) -> None:
         client = self._client

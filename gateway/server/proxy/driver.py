@@ -66,20 +66,20 @@ class Driver:
         """`send_hint`: tells a replica's engine something, and does not wait for it."""
         self.coordinator = coordinator
         self.clock = clock
-        self._loop = asyncio.get_running_loop()
-        self.call_soon, self.call_later = self._loop.call_soon, self._loop.call_later
+        loop = asyncio.get_running_loop()
+        self.call_soon, self.call_later = loop.call_soon, loop.call_later
         self._id_prefix = id_prefix
         self._numbers = itertools.count(1)
         self._on_records = on_records
         self._recorder = recorder
         self._send_hint = send_hint
-        # To be set before the first request, if prompts may be computed ahead.
+        # These are to be set before the first request: if prompts may be computed ahead,
         self.on_prefill: Callable[[Prefill | StopPrefill], None] | None = None
-        # To be set before the first request, if there are other gateways.
+        # if there are other gateways,
         self.on_publish: Callable[[Publish], None] | None = None
-        # To be set before the first request, if there are other gateways, and tenants have bounds.
+        # and if tenants have bounds, too.
         self.on_spend: Callable[[Spend], None] | None = None
-        # To be set before the first request. Gets each tool call of a turn whose arguments are complete, and
+        # Gets each tool call of a turn whose arguments are complete, and
         # these as they came, unless they are more than `MAX_ARGUMENTS_BYTES`. It must not raise.
         self.on_call: Callable[[RequestId, ToolCall, bytes], None] | None = None
         # All who ask are on this machine, as its operator is: they may know why replicas are down.
@@ -203,11 +203,11 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_due_s = due_s
-        self._timer = self._loop.call_later(max(due_s - self.clock(), 0.001), self._timer_fired)
+        self._timer = self.call_later(max(due_s - self.clock(), 0.001), self._timer_fired)
 
     def _timer_fired(self) -> None:
         if self.clock() > self._late_s:  # what came meanwhile is read before anybody has waited too long
-            self._timer = self._loop.call_later(STALL_S, self._timer_fired)
+            self._timer = self.call_later(STALL_S, self._timer_fired)
             self.tick(STALL_S)
             return
         self._timer = None

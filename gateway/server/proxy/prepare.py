@@ -62,11 +62,14 @@ class RequestPreparation(msgspec.Struct):
         endpoint, path = request.head.caller.endpoint, request.head.caller.path
         if path.startswith(_LISTING) and self._lists_models(client, request):
             return None
-        if request.head.facts.coding or self.reading.is_splicing:
-            plain = await self._plain(client, request)
-            if plain is None:
-                return None
-            request = plain
+        try:
+            plain = await self.reading.plain(request, client.budget)
+            if plain is not request:
+                client.hold_instead(plain)
+                request = plain
+        except RefusedRequest as error:
+            client.refuse(endpoint.protocol, error.refusal)
+            return None
         facts = await self.reading.read(request)
         if path.startswith(_MODELS):
             name = unquote(path.removeprefix(_MODELS))
@@ -85,17 +88,6 @@ class RequestPreparation(msgspec.Struct):
         ):
             return Prepared(request, facts, began_s=began_s)
         return None
-
-    async def _plain(self, client: ClientConnection, request: HttpRequest) -> HttpRequest | None:
-        """None if it was refused."""
-        try:
-            plain = await self.reading.plain(request, client.budget)
-            if plain is not request:
-                client.hold_instead(plain)
-            return plain
-        except RefusedRequest as error:
-            client.refuse(request.head.caller.endpoint.protocol, error.refusal)
-            return None
 
     def _lists_models(self, client: ClientConnection, request: HttpRequest) -> bool:
         """Whether it is for the list of models, which is answered here."""

@@ -41,10 +41,6 @@ class Reading:
         if any(each.counts_repeats for each in config.bounds):
             TRANSCRIPTS.reads_steps = True
 
-    @property
-    def is_splicing(self) -> bool:
-        return self._is_salted or bool(self._driver.coordinator.models.named)
-
     async def plain(self, request: HttpRequest, budget: BufferBudget) -> HttpRequest:
         """The same request with a body that needs no inflating, and can be spliced into where fields have to
         be: what is read is what is sent. As it came if it is so already, or cannot be made so. While it is
