@@ -18,13 +18,7 @@ from gateway.domain.request import Claims, Protocol, RequestFacts, Transcript, W
 from gateway.identity.explicit_ids import IDENTITY_HEADERS, read_explicit_id
 from gateway.identity.returned_call_ids import NO_ECHOES, Echoes
 from gateway.identity.transcript import TranscriptReader
-from gateway.requests.claims import (
-    CLAIMS,
-    CLASS_HEADER,
-    NO_CLAIMS,
-    read_header_claims,
-    with_body_claims,
-)
+from gateway.requests.claims import CLAIMS, CLASS_HEADER, NO_CLAIMS, read_header_claims, with_body_claims
 from gateway.requests.client_kv_fields import (
     NOTHING_NOTICED,
     NOTICED,
@@ -61,14 +55,9 @@ from gateway.wire.slices import finish
 _ATTEMPT = b"x-stainless-retry-count"
 # Of a user agent, the first one without its version; SDKs put their language there.
 _PRODUCT = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,31}(?:/[A-Za-z]{1,16}(?![^ ]))?")
-_WANTED_HEADERS = IDENTITY_HEADERS | {
-    b"content-encoding",
-    b"content-type",
-    b"user-agent",
-    b"traceparent",
-    _ATTEMPT,
-    CLASS_HEADER,
-}
+_WANTED_HEADERS = IDENTITY_HEADERS.union(
+    (b"content-encoding", b"content-type", b"user-agent", b"traceparent", _ATTEMPT, CLASS_HEADER)
+)
 # One for the process: sessions of the same agent share their first messages.
 TRANSCRIPTS = TranscriptReader()
 

@@ -185,7 +185,7 @@ class Gateway:
             watch.health,
             self._peers,
             are_keys_required=are_keys_required,
-            is_salted=outbound.is_salted,
+            is_salted=config.hints.cache_salt_secret is not None,
         )
         tickets = Tickets(driver, seen.traces, UsageReservations.of(driver, self._peers, self._clock))
         prefills = SpeculativePrefills.of(config, driver, watch.replicas, outbound)

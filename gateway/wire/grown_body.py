@@ -18,14 +18,7 @@ from typing import Final, overload
 import msgspec
 from msgspec import Raw
 
-from gateway.wire.body import (
-    MAX_ITEMS,
-    MAX_STRUCTURE,
-    UNREADABLE,
-    RequestBody,
-    decode_small_body,
-    items_of,
-)
+from gateway.wire.body import MAX_ITEMS, MAX_STRUCTURE, UNREADABLE, RequestBody, decode_small_body, items_of
 from gateway.wire.hashing import digest, digest_all
 
 # A smaller body is read in a few microseconds.

@@ -18,6 +18,7 @@ UNREACHABLE: Final = (aiohttp.ClientError, OSError, TimeoutError, RuntimeError)
 
 
 class Answer(NamedTuple):
+    gateway: int
     status: int
     headers: dict[str, str]
     body: bytes
@@ -72,7 +73,8 @@ class ControlClient:
         try:
             async with self.request(method, path, headers, body, timeout_s=timeout_s) as response:
                 body = await read_at_most(response.content, _MAX_BYTES)
-                return None if body is None else Answer(response.status, end_to_end(response.headers), body)
+                headers = end_to_end(response.headers)
+                return Answer(self.number, response.status, headers, body) if body is not None else None
         except UNREACHABLE:
             return None
 

@@ -22,7 +22,6 @@ from gateway.server.aggregator.merged_views import merge_graphs, merge_snapshots
 
 # As much as a gateway reads of a body, at most.
 _MAX_BODY: Final = 8 << 20
-_Answers = list[tuple[ControlClient, Answer]]
 _MAX_BODIES: Final = 8
 _BODY_S: Final = 20.0
 _ASK_S: Final = 30.0
@@ -60,12 +59,12 @@ class AggregatedControl:
         return _none_answers()
 
     async def _ask_who_knows(self, request: web.Request) -> web.StreamResponse:
-        answers = [answer for _, answer in await self._ask_all(request)]
+        answers = await self._ask_all(request)
         known = [answer for answer in answers if answer.status != 404]
         return _passed_on((known or answers)[0]) if answers else _none_answers()
 
     async def _send_to_all(self, request: web.Request) -> web.StreamResponse:
-        answers = [answer for _, answer in await self._ask_all(request)]
+        answers = await self._ask_all(request)
         if not answers:
             return _none_answers()
         # Where all agree, one may have more to say: why it left out a part.
@@ -78,26 +77,24 @@ class AggregatedControl:
         answers = await self._ask_all(request)
         if (refused := _refusal(answers)) is not None:
             return refused
-        views = [orjson.loads(answer.body) for _, answer in answers]
-        positions = Positions(
-            {gateway.number: view.get("seq", 0) for (gateway, _), view in zip(answers, views, strict=True)}
-        )
+        views = [orjson.loads(answer.body) for answer in answers]
+        seqs = {answer.gateway: view.get("seq", 0) for answer, view in zip(answers, views, strict=True)}
         began_s = min(view["began_s"] for view in views)
-        merged = merge_snapshots(views, began_s=began_s, seq=str(positions))
-        return _passed_on(answers[0][1]._replace(body=_written(merged)))
+        merged = merge_snapshots(views, began_s=began_s, seq=str(Positions(seqs)))
+        return _passed_on(answers[0]._replace(body=_written(merged)))
 
     async def _get_graphs(self, request: web.Request) -> web.StreamResponse:
         answers = await self._ask_all(request)
         if (refused := _refusal(answers)) is not None:
             return refused
-        merged: Any = merge_graphs(orjson.loads(answer.body) for _, answer in answers)
-        return _passed_on(answers[0][1]._replace(body=_written(merged)))
+        merged: Any = merge_graphs(orjson.loads(answer.body) for answer in answers)
+        return _passed_on(answers[0]._replace(body=_written(merged)))
 
     async def _get_usage(self, request: web.Request) -> web.StreamResponse:
         answers = await self._ask_all(request, f"{USAGE_PATH}?format=json")
         if (refused := _refusal(answers)) is not None:
             return refused
-        return usage_response(request, merge_usage([orjson.loads(answer.body) for _, answer in answers]))
+        return usage_response(request, merge_usage([orjson.loads(answer.body) for answer in answers]))
 
     async def _get_events(self, request: web.Request) -> web.StreamResponse:
         return await serve_events(request, self._gateways, self._is_closed)
@@ -142,7 +139,7 @@ class AggregatedControl:
         ("POST", RELOAD_PATH, _send_to_all),
     )
 
-    async def _ask_all(self, request: web.Request, path: str | None = None) -> _Answers:
+    async def _ask_all(self, request: web.Request, path: str | None = None) -> list[Answer]:
         method = "GET" if request.method == "HEAD" else request.method  # what is put together has a body
         async with self._bodies:
             body = await _body(request)
@@ -152,15 +149,13 @@ class AggregatedControl:
                     for each in self._gateways
                 )
             )
-        return [
-            (each, answer) for each, answer in zip(self._gateways, answers, strict=True) if answer is not None
-        ]
+        return [answer for answer in answers if answer is not None]
 
 
-def _refusal(answers: _Answers) -> web.Response | None:
+def _refusal(answers: list[Answer]) -> web.Response | None:
     if not answers:
         return _none_answers()
-    refused = [answer for _, answer in answers if answer.status != 200]
+    refused = [answer for answer in answers if answer.status != 200]
     return _passed_on(refused[0]) if refused else None
 
 

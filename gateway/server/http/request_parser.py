@@ -74,8 +74,6 @@ class RequestParser:
         self.refused_headers: RawHeaders = []
         # The client waits for `100 Continue` before it sends the body. Whoever sends it clears this.
         self.wants_continue = False
-        self.is_in_head = False
-        self.is_in_body = False
         # Of the body that is being read; None if it comes in chunks.
         self._length: int | None = 0
         # Fed since llhttp's last callback.
@@ -91,7 +89,7 @@ class RequestParser:
         # As it came, while the body of that request comes; None if it came in pieces.
         self._head: bytes | None = None
         # Of the request whose body comes, if llhttp knows nothing of it.
-        self._followed: RequestHead | None = None
+        self._followed: RequestHead | None
         self._bodies = GrownBodies()
         self._parser = httptools.HttpRequestParser(self)
         self._reset()
@@ -204,8 +202,7 @@ class RequestParser:
                 break
             except httptools.HttpParserUpgrade as upgrade:
                 if self._requests and self._requests[-1].head.is_websocket:
-                    unread = bytes(data[upgrade.args[0] :])
-                    self._unread, self._at = unread + self._unread[self._at :], 0
+                    self._unread = bytes(data[upgrade.args[0] :]) + self.take_unread()
                     self._parser = httptools.HttpRequestParser(self)
                     return
                 data = self._without_upgrade() + data[upgrade.args[0] :]

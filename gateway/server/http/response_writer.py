@@ -61,10 +61,6 @@ class ResponseWriter(asyncio.Protocol):
         # False if another gateway's access log has the current request.
         self.is_logged = True
 
-    @property
-    def is_answering(self) -> bool:
-        return self.state is not State.SERVING
-
     def leave_serving(self, state: State) -> bool:
         if self.state is _SERVING:
             self.state = state
@@ -148,6 +144,13 @@ class ResponseWriter(asyncio.Protocol):
         self.refused = refusal.reason
         self._listener.refusals[refusal.reason.value] += 1
         self.respond(*refusal_parts(protocol, refusal, lines, request_id=request_id))
+
+    def refuse_or_abort(self, protocol: Protocol, refusal: Refusal) -> None:
+        """Refuses the current request, or cuts a response that has begun."""
+        if self.state is _SERVING:
+            self.refuse(protocol, refusal)
+        else:
+            self.abort()
 
     def abort(self) -> None:
         """Resets the connection, so that no client can take what it got for the whole."""

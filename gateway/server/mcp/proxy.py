@@ -123,10 +123,7 @@ class McpProxy:
             await self._serve(client, request)
         except Exception:  # noqa: BLE001 - a bug of ours costs one request, never the process
             _log.exception("a request for an MCP server failed inside the gateway")
-            if client.is_answering:
-                client.abort()
-            else:
-                client.refuse(Protocol.MCP, refusals.internal())
+            client.refuse_or_abort(Protocol.MCP, refusals.internal())
 
     async def _serve(self, client: ClientConnection, request: HttpRequest) -> None:
         head, calls = request.head, self.calls

@@ -53,7 +53,4 @@ class ProxyHandler(msgspec.Struct, frozen=True):
         except Exception:  # noqa: BLE001 - a bug of ours costs one request, never the process
             endpoint = request.head.caller.endpoint
             _log.exception("a request to %s failed inside the gateway", endpoint.name)
-            if client.is_answering:
-                client.abort()
-            else:
-                client.refuse(endpoint.protocol, refusals.internal())
+            client.refuse_or_abort(endpoint.protocol, refusals.internal())

@@ -40,14 +40,10 @@ _FOR_US_ALONE: Final = b"x-turnpike-"
 _METHODS_WITH_BODY: Final = frozenset(("POST", "PUT", "PATCH"))
 
 
-class Outbound:
-    def __init__(
-        self, hints: HintsConfig, abilities: Callable[[ReplicaId], Abilities], *, are_keys_required: bool
-    ) -> None:
-        self._hints = hints
-        self._abilities = abilities
-        self.is_salted = hints.cache_salt_secret is not None
-        self._are_keys_required = are_keys_required
+class Outbound(msgspec.Struct, frozen=True):
+    hints: HintsConfig
+    abilities: Callable[[ReplicaId], Abilities]
+    are_keys_required: bool
 
     def of_turn(
         self,
@@ -87,17 +83,17 @@ class Outbound:
         server with several, unless the client says so; `trace`: a header line instead of the client's own;
         `model`: what to ask for instead of what the client does; `fetch`: fields that say where its prompt,
         or the beginning of it, is."""
-        head, abilities = request.head, self._abilities(replica.id)
+        head, abilities = request.head, self.abilities(replica.id)
         if model is not None:
             request = _for_model(model, request)
         body: list[Chunk] = [request.body] if request.body else []
-        if hint is not None or fetch or self.is_salted:
+        if hint is not None or fetch or self.hints.cache_salt_secret is not None:
             body = self._body(request, replica, abilities, hint, fetch or {})
         start = head.passed_on.get(replica)
         if start is None:
             if len(head.passed_on) >= _MAX_REMEMBERED:
                 head.passed_on.clear()
-            drop = CREDENTIAL_HEADERS if self._are_keys_required else frozenset()
+            drop = CREDENTIAL_HEADERS if self.are_keys_required else frozenset()
             if trace is not None:
                 drop |= _TRACE
             start = head.passed_on[replica] = head_lines(
@@ -106,7 +102,7 @@ class Outbound:
         lines = trace or b""
         if rank is not None and not any(name.lower() == _RANK for name, _ in head.headers):
             lines += b"X-data-parallel-rank: %d\r\n" % rank
-        if session is not None and abilities.session_header and self._hints.session:
+        if session is not None and abilities.session_header and self.hints.session:
             if "x-session-id" not in head.facts.stated:
                 lines += b"X-Session-ID: %s\r\n" % session.session.encode("ascii")
         if head.is_websocket:
@@ -126,7 +122,7 @@ class Outbound:
         fetch: Mapping[str, Any],
     ) -> list[Chunk]:
         fields: dict[str, Any] = {}
-        head, secret = request.head, self._hints.cache_salt_secret
+        head, secret = request.head, self.hints.cache_salt_secret
         work, is_plain = head.caller.endpoint.work, not head.facts.coding
         # Whatever engine it is: what is read of its version may be anything, and its own salt must not count.
         if secret is not None and work in GPU_WORK and is_plain and not is_form_alone(request):
@@ -143,10 +139,10 @@ class Outbound:
     def _hint_fields(self, body: bytes, replica: Replica, abilities: Abilities, hint: str) -> dict[str, Any]:
         key, fields = replica.hint_key, dict[str, Any]()
         carried = signed(hint, key) if key is not None else hint
-        has_plugin = self._hints.turnpike and abilities.turnpike_hints
+        has_plugin = self.hints.turnpike and abilities.turnpike_hints
         if has_plugin:
             fields |= with_hint(body, carried)
-        if self._hints.kv_hints and abilities.kv_hints and not _states_kv_hints(body):
+        if self.hints.kv_hints and abilities.kv_hints and not _states_kv_hints(body):
             fields["kv_hints"] = envelope(hint, carried if has_plugin else None)
         return fields
 
