@@ -52,9 +52,8 @@ def read_loosely(data: bytes) -> tuple[Any, bytes]:
     Raises ValueError, or RecursionError."""
     text = data.decode(json.detect_encoding(data), "replace").strip()
     value, end = _LOOSE.raw_decode(text)
-    return value, json.dumps(value, ensure_ascii=False).encode("utf-8", "replace") if end == len(
-        text
-    ) else b""
+    copy = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace") if end == len(text) else b""
+    return value, copy
 
 
 def is_utf8(body: bytes) -> bool:

@@ -5,7 +5,7 @@ import contextlib
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import methodcaller
 from typing import Final
@@ -64,6 +64,7 @@ class Listener:
         self._refused: set[ClientConnection] = set()
         self._is_empty = asyncio.Event()
         self._is_empty.set()
+        self.port = 0
         self._servers: list[asyncio.Server] = []
         self._tls: TlsAcceptor | None = None
         # By endpoint, status, and whether it has failed; those that were refused unread have no endpoint.
@@ -80,15 +81,9 @@ class Listener:
         handshakes = len(self._tls) if self._tls is not None else 0
         return len(self._connections) + len(self._refused) + len(self._prefaces) + handshakes
 
-    @property
-    def port(self) -> int:
-        if self._tls is not None:
-            return self._tls.port
-        port: int = self._servers[0].sockets[0].getsockname()[1]
-        return port
-
-    async def open(self, sockets: Iterable[socket.socket], tls: ssl.SSLContext | None) -> None:
+    async def open(self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None) -> None:
         """`sockets` listen already, and belong to this from now on."""
+        self.port = sockets[0].getsockname()[1]
         if tls is None:
             for listening in sockets:
                 server = await self.loop.create_server(self._begin, sock=listening, backlog=BACKLOG)

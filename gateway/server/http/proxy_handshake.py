@@ -12,6 +12,8 @@ from gateway.wire.proxy_protocol import ProxyProtocolError, read_proxy_header
 class ProxyProtocolHandshake(asyncio.Protocol):
     """Reads the header, then hands the transport over to a ClientConnection. Whatever is wrong ends it."""
 
+    transport: asyncio.Transport
+
     def __init__(
         self,
         proxies: TrustedProxies,
@@ -26,7 +28,6 @@ class ProxyProtocolHandshake(asyncio.Protocol):
         self._data = b""
         self._peer = ""
         self.began_s = asyncio.get_running_loop().time()
-        self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -40,7 +41,6 @@ class ProxyProtocolHandshake(asyncio.Protocol):
             self.abort()
 
     def data_received(self, data: bytes) -> None:
-        assert self.transport is not None
         self._data += data
         try:
             header = read_proxy_header(self._data)
@@ -61,5 +61,4 @@ class ProxyProtocolHandshake(asyncio.Protocol):
         self._open.discard(self)
 
     def abort(self) -> None:
-        if self.transport is not None:
-            self.transport.abort()
+        self.transport.abort()

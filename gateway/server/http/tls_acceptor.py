@@ -40,11 +40,6 @@ class TlsAcceptor:
     def __len__(self) -> int:
         return len(self._handshakes)
 
-    @property
-    def port(self) -> int:
-        port: int = self._sockets[0].getsockname()[1]
-        return port
-
     def apply_config(self, tls: ssl.SSLContext, *, handshake_s: float) -> None:
         self._tls = tls
         self._handshake_s = handshake_s
