@@ -20,7 +20,7 @@ from gateway.server.auth.authenticator import Caller
 from gateway.server.http.connection_states import State
 from gateway.server.http.request_head import take_room
 from gateway.server.http.request_parser import HttpRequest, RequestParser
-from gateway.server.http.response_writer import ResponseWriter
+from gateway.server.http.response_writer import GONE, ResponseWriter
 from gateway.upstream.one_shot import Run
 from gateway.upstream.tcp_keepalive import keep_alive
 from gateway.wire.headers import RawHeaders
@@ -203,8 +203,7 @@ class ClientConnection(ResponseWriter):
         self._count(self._current)
         self.status, self.has_failed, self.is_logged = 0, False, True
         self.refused = self.ticket = None
-        if self._current.body:
-            self.let_go_of_body()
+        self.let_go_of_body()
         if self._kept_bytes:
             self.budget.give_back(self._current.head.caller.tenant.id, self._kept_bytes)
             self._kept_bytes = 0
@@ -277,7 +276,7 @@ class ClientConnection(ResponseWriter):
             self.transport.write_eof()
 
     def close(self) -> None:
-        if self.state not in _ENDING:
+        if self.state not in GONE:
             self._since = self._listener.now()
             self.state = State.CLOSING
             self.transport.close()
@@ -330,4 +329,3 @@ class ClientConnection(ResponseWriter):
 
 
 _WITH_HANDLER: Final = frozenset((State.SERVING, State.ANSWERING, State.ANSWERED))
-_ENDING: Final = frozenset((State.CLOSING, State.CLOSED))

@@ -65,7 +65,7 @@ class ResponseWriter(asyncio.Protocol):
         if self.state is _SERVING:
             self.state = state
             return True
-        if self.state in _GONE:
+        if self.state in GONE:
             return False
         raise ConnectionStateError(f"a connection that is {self.state.value} cannot become {state.value}")
 
@@ -90,14 +90,14 @@ class ResponseWriter(asyncio.Protocol):
 
     def flush_head(self) -> None:
         head, self.held_head = self.held_head, b""
-        if head and self.state not in _GONE:
+        if head and self.state not in GONE:
             self.transport.write(head)
 
     def write(self, parts: list[bytes], is_last: bool = False) -> None:
         """Sends body bytes, all in one go; never holds any back. To a client that is gone it does nothing."""
         state, framing, head = self.state, self.framing, self.held_head
         if state is not _ANSWERING:
-            if state in _GONE:
+            if state in GONE:
                 return
             raise ConnectionStateError(f"a connection that is {state.value} has no response to write")
         self.held_head = b""
@@ -164,7 +164,7 @@ class ResponseWriter(asyncio.Protocol):
         self.transport.abort()
 
 
-_GONE: Final = frozenset((State.CLOSING, State.CLOSED))
+GONE: Final = frozenset((State.CLOSING, State.CLOSED))
 _SERVING: Final = State.SERVING
 _ANSWERING: Final = State.ANSWERING
 _ANSWERED: Final = State.ANSWERED
