@@ -246,6 +246,7 @@ def _placing_facts(
     endpoint: Endpoint, fields: RequestBody, items: Sequence[Raw], plain: bytes
 ) -> RequestFacts:
     is_responses = endpoint.protocol is Protocol.RESPONSES
+    names_state = is_responses or endpoint.state_id is not None
     is_background = fields.background is not ABSENT and is_true(fields.background)
     stores = is_responses and _may_store(endpoint) and (is_background or not is_false(fields.store))
     return RequestFacts(
@@ -254,7 +255,7 @@ def _placing_facts(
         model=_model_of(fields.model),
         stream=is_true(fields.stream),
         body_bytes=len(plain),
-        state_ids=_state_ids(endpoint, fields, items, plain),
+        state_ids=_state_ids(endpoint, fields, items, plain) if names_state else (),
         stores=stores,
         is_background=is_background,
         is_replayable=endpoint.is_replayable and not stores,

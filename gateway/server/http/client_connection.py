@@ -203,7 +203,8 @@ class ClientConnection(ResponseWriter):
         self._count(self._current)
         self.status, self.has_failed, self.is_logged = 0, False, True
         self.refused = self.ticket = None
-        self.let_go_of_body()
+        if self._current.body:
+            self.let_go_of_body()
         if self._kept_bytes:
             self.budget.give_back(self._current.head.caller.tenant.id, self._kept_bytes)
             self._kept_bytes = 0

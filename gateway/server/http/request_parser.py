@@ -104,7 +104,7 @@ class RequestParser:
 
     @property
     def is_between(self) -> bool:
-        return not (self._unread or self.is_mid_request)
+        return not (self._unread or self.is_in_head or self.is_in_body)
 
     @property
     def has_backlog(self) -> bool:
@@ -112,7 +112,7 @@ class RequestParser:
 
     def hold(self, data: bytes) -> bool:
         """Whether a request begins with it."""
-        is_between = self.is_between
+        is_between = not (self._unread or self.is_in_head or self.is_in_body)
         if self._unread:
             data = self._unread[self._at :] + data
         self._unread, self._at = data, 0

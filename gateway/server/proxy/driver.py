@@ -309,4 +309,4 @@ class Ticket:
 
     def _end(self, event: _End) -> None:
         self.is_over, self.ended = True, event
-        self.send(event)
+        self._driver.send(event)
