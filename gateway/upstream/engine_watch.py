@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from gateway.config.upstream import UpstreamConfig
 from gateway.domain.engine import EngineSignals, PluginFeature, PluginReport, SessionKv
-from gateway.domain.fleet import Abilities, ReplicaFacts
+from gateway.domain.fleet import Abilities
 from gateway.domain.ids import ReplicaId, SessionId
 from gateway.telemetry.vllm_metrics import read_vllm_metrics
 from gateway.upstream.replica import Replica, open_session
@@ -23,7 +23,6 @@ from gateway.upstream.replica import Replica, open_session
 _MAX_BYTES: Final = 2 << 20
 # Periods until the next attempt at a replica that did not answer.
 _LOOK_AGAIN: Final = 30.0
-_NONE: Final = Abilities()
 
 
 class _Blocks(msgspec.Struct):
@@ -51,30 +50,20 @@ class EngineWatch:
         replicas: Mapping[ReplicaId, Replica],
         config: UpstreamConfig,
         *,
+        abilities: Callable[[ReplicaId], Abilities],
         on_report: Callable[[ReplicaId, EngineSignals], None],
         on_plugin: Callable[[ReplicaId, PluginReport], None] = lambda *_: None,
         is_looked_at: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_looked_at`: whether anybody wants to know of the plugin."""
+        """`abilities`: none of a replica that is down; `is_looked_at`: whether anybody wants to know of the
+        plugin."""
         self._replicas = replicas
         self._config = config
+        self._abilities = abilities
         self._on_report = on_report
         self._on_plugin = on_plugin
         self._is_looked_at = is_looked_at
-        self._abilities: dict[ReplicaId, Abilities] = {}
         self._session: aiohttp.ClientSession | None = None
-
-    def came_up(self, facts: ReplicaFacts) -> None:
-        self._abilities[facts.id] = facts.abilities
-
-    def went_down(self, replica: ReplicaId) -> None:
-        self._abilities.pop(replica, None)
-
-    def _is_vllm(self, replica: ReplicaId) -> bool:
-        return self._abilities.get(replica, _NONE).engine == "vllm"
-
-    def _has_plugin(self, replica: ReplicaId) -> bool:
-        return self._abilities.get(replica, _NONE).turnpike_hints
 
     def apply_config(self, config: UpstreamConfig) -> None:
         """As it was given them at first. How long one look may take stays what it was at `open`."""
@@ -91,15 +80,15 @@ class EngineWatch:
     async def watch(self, replica: Replica) -> None:
         while self._replicas.get(replica.id) is replica:
             pause_s = self._config.engine_period_s
-            if self._is_vllm(replica.id):
+            if self._abilities(replica.id).engine == "vllm":
                 signals = await self._fetch_signals(replica)
                 if signals is None:
                     pause_s *= _LOOK_AGAIN
-                elif self._is_vllm(replica.id):  # still
+                elif self._abilities(replica.id).engine == "vllm":  # still
                     self._on_report(replica.id, signals)
-                if self._has_plugin(replica.id) and self._is_looked_at():
+                if self._abilities(replica.id).turnpike_hints and self._is_looked_at():
                     report = await self._fetch_report(replica)
-                    if self._has_plugin(replica.id):
+                    if self._abilities(replica.id).turnpike_hints:
                         self._on_plugin(replica.id, report)
             await asyncio.sleep(pause_s)
 

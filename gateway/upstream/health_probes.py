@@ -129,6 +129,10 @@ class HealthChecks:
             self._on_down(replica, why)
         self.check_now(replica)
 
+    def abilities(self, replica: ReplicaId) -> Abilities:
+        facts = self._facts.get(replica)
+        return facts.abilities if facts is not None else Abilities()
+
     def merged_models(self) -> dict[str, Any]:
         """The models of all pools as one OpenAI list; each model once."""
         return {"object": "list", "data": list(self.cards().values())}
@@ -257,9 +261,8 @@ class HealthChecks:
         if not isinstance(version, str):
             return Abilities()
         has_plugin = False
-        with contextlib.suppress(
-            aiohttp.ClientError, OSError, TimeoutError, _Unusable
-        ):  # it need not know the path
+        # It need not know the path.
+        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError, _Unusable):
             status, answer = await self._get(replica, "/turnpike/kv")
             has_plugin = (
                 status == 200 and isinstance(answer, dict) and answer.get("state") not in _NOT_FOLLOWED

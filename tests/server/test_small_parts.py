@@ -144,10 +144,10 @@ async def test_who_has_left_is_neither_watched_nor_known_any_more(start):
     await bench.control(registration(late.url, name=LATE))
     await eventually(lambda: LATE in up(bench))
     watchers = watch._watchers[LATE]
-    assert len(watchers) == 2 and LATE in watch.health._facts and LATE in watch._engines._abilities
+    assert len(watchers) == 2 and LATE in watch.health._facts
     await bench.control(control(b"DELETE", b"/turnpike/replicas/late"))
     await eventually(lambda: all(each.cancelled() for each in watchers))
-    known = (watch._watchers, watch.health._facts, watch.health._wake, watch._engines._abilities)
+    known = (watch._watchers, watch.health._facts, watch.health._wake)
     assert not any(LATE in each for each in known)
 
 
@@ -155,11 +155,11 @@ async def test_who_has_left_is_neither_watched_nor_known_any_more(start):
 async def test_who_goes_down_is_asked_for_no_signals_and_shown_with_none(start):
     bench = await start(upstream={"engine_period_s": 0.05, "health_period_s": 0.05})
     bench.backend.metrics = b'vllm:num_requests_running{engine="0"} 3.0\n'
-    watch, signals = bench.gateway.replica_watch, bench.gateway.telemetry.signals
+    signals = bench.gateway.telemetry.signals
     await eventually(lambda: "default-0" in signals)
     await bench.backend.close()
     await eventually(lambda: not up(bench))
-    assert "default-0" not in signals and not watch._engines._abilities
+    assert "default-0" not in signals
     await bench.backend.open()
     await eventually(lambda: up(bench) and "default-0" in signals)
     assert (await bench.control(get(b"/turnpike/readyz"))).status == 200

@@ -265,12 +265,19 @@ async def watched(engine: Engine, *, key=None, **asked):
         api_key=key,
     )
     told: list[tuple[ReplicaId, EngineSignals]] = []
-    watch = EngineWatch({replica.id: replica}, CONFIG, on_report=lambda *report: told.append(report), **asked)
+    known: dict[ReplicaId, ReplicaFacts] = {}
+    watch = EngineWatch(
+        {replica.id: replica},
+        CONFIG,
+        abilities=lambda name: known[name].abilities if name in known else Abilities(),
+        on_report=lambda *report: told.append(report),
+        **asked,
+    )
     await watch.close()  # before it began
     watch.open()
     tasks = [asyncio.create_task(watch.watch(replica))]
     try:
-        yield watch, told, runner
+        yield known, told, runner
     finally:
         for task in tasks:
             task.cancel()
@@ -281,14 +288,14 @@ async def watched(engine: Engine, *, key=None, **asked):
 
 async def test_a_vllm_that_is_up_is_asked_again_and_again():
     engine = Engine()
-    async with watched(engine, key="secret") as (watch, told, _):
+    async with watched(engine, key="secret") as (known, told, _):
         await asyncio.sleep(0.05)
         assert engine.asked == 0
-        watch.came_up(VLLM)
+        known[A] = VLLM
         await eventually(lambda: len(told) >= 2)
         assert told[0] == (A, EngineSignals(waiting=4))
         assert engine.headers["Authorization"] == "Bearer secret"
-        watch.went_down(A)
+        known.clear()
         await asyncio.sleep(0.05)
         before = len(told)
         await asyncio.sleep(0.1)
@@ -297,9 +304,9 @@ async def test_a_vllm_that_is_up_is_asked_again_and_again():
 
 async def test_others_are_not_asked():
     engine = Engine()
-    async with watched(engine) as (watch, told, _):
-        watch.came_up(VLLM)
-        watch.came_up(OTHER)
+    async with watched(engine) as (known, told, _):
+        known[A] = VLLM
+        known[A] = OTHER
         await asyncio.sleep(0.1)
         assert engine.asked == 0 and not told
 
@@ -307,8 +314,8 @@ async def test_others_are_not_asked():
 async def test_one_that_does_not_answer_is_asked_again_later():
     engine = Engine()
     engine.status = 404
-    async with watched(engine) as (watch, told, runner):
-        watch.came_up(VLLM)
+    async with watched(engine) as (known, told, runner):
+        known[A] = VLLM
         await eventually(lambda: engine.asked == 1)
         engine.status = 200
         await asyncio.sleep(0.1)
@@ -321,10 +328,10 @@ async def test_one_that_does_not_answer_is_asked_again_later():
 async def test_what_it_said_after_it_left_is_not_told():
     engine = Engine()
     engine.delay_s = 0.1
-    async with watched(engine) as (watch, told, _):
-        watch.came_up(VLLM)
+    async with watched(engine) as (known, told, _):
+        known[A] = VLLM
         await eventually(lambda: engine.asked == 1)
-        watch.went_down(A)
+        known.clear()
         await asyncio.sleep(0.3)
         assert not told
 
@@ -334,8 +341,8 @@ async def test_what_sessions_hold_is_asked_for_while_somebody_looks():
     looks, held = False, []
     plugin = msgspec.structs.replace(VLLM, abilities=Abilities(engine="vllm", turnpike_hints=True))
     asked = {"on_plugin": lambda _, told: held.append(told), "is_looked_at": lambda: looks}
-    async with watched(engine, **asked) as (watch, told, _):
-        watch.came_up(plugin)
+    async with watched(engine, **asked) as (known, told, _):
+        known[A] = plugin
         await eventually(lambda: len(told) >= 3)
         assert not engine.asked_for_sessions and not held
         looks = True
@@ -358,7 +365,7 @@ async def test_what_sessions_hold_is_asked_for_while_somebody_looks():
         assert held[-1].sessions == (
             SessionKv(session=SessionId("s-1"), resident_tokens=80, retained_tokens=32),
         )
-        watch.came_up(VLLM)
+        known[A] = VLLM
         count = engine.asked_for_sessions
         await asyncio.sleep(0.1)
         assert engine.asked_for_sessions <= count + 1, "the plugin is gone"

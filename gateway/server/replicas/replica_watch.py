@@ -10,7 +10,6 @@ from functools import partial
 from gateway.config import Config
 from gateway.core import events as ev
 from gateway.domain.engine import EngineSignals
-from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.ids import ReplicaId
 from gateway.server.admin.loaded_secrets import LoadedSecrets
 from gateway.server.proxy.driver import Driver
@@ -42,7 +41,7 @@ class ReplicaWatch:
         self.health = HealthChecks(
             self.replicas,
             config.upstream,
-            on_up=self._came_up,
+            on_up=lambda facts: driver.send(ev.ReplicaCameUp(facts)),
             on_down=self._went_down,
             on_late=self._went_down,
             has_several_pools=len(config.pools) > 1,
@@ -51,6 +50,7 @@ class ReplicaWatch:
         self._engines = EngineWatch(
             self.replicas,
             config.upstream,
+            abilities=self.health.abilities,
             on_report=self._engine_reported,
             on_plugin=telemetry.plugins.__setitem__,
             is_looked_at=lambda: telemetry.views.is_looked_at,
@@ -92,13 +92,8 @@ class ReplicaWatch:
         self._engine_is_gone(replica)
 
     def _engine_is_gone(self, replica: ReplicaId) -> None:
-        self._engines.went_down(replica)
         self._telemetry.signals.pop(replica, None)
         self._telemetry.plugins.pop(replica, None)
-
-    def _came_up(self, facts: ReplicaFacts) -> None:
-        self._engines.came_up(facts)
-        self._driver.send(ev.ReplicaCameUp(facts))
 
     def _went_down(self, replica: ReplicaId, why: str) -> None:
         self._engine_is_gone(replica)
