@@ -27,8 +27,8 @@ class CallLimit:
         self._most_waiting = most_waiting
         self._age_s = age_s
         self.running = 0
-        self._reactive: dict[Place, None] = {}
         # Those that wait, the first that came first.
+        self._reactive: dict[Place, None] = {}
         self._proactive: dict[Place, None] = {}
 
     @property

@@ -81,20 +81,15 @@ class McpCalls:
         if use is not None:
             call.tool, call.key = use.name, arguments_key(use.arguments)
         if use is not None and call.key is not None:
-            self._join(call, call.key, use.call_id)
+            known = self.sessions.agents_of(session)
+            requested = self._requested.join(session.tenant, use.name, call.key, known, call_id=use.call_id)
+            if requested is not None:
+                call.requested = requested
+                self._counts.joined[session.server] += 1
+                self.sessions.used_by(session, requested.session)
         if (place := _place_of(call)) is not None:
             self._running.setdefault(place, call)
         return call
-
-    def _join(self, call: Call, key: bytes, call_id: str | None) -> None:
-        session = call.mcp_session
-        known = self.sessions.agents_of(session)
-        call.requested = requested = self._requested.join(
-            session.tenant, call.tool, key, known, call_id=call_id
-        )
-        if requested is not None:
-            self._counts.joined[session.server] += 1
-            self.sessions.used_by(session, requested.session)
 
     async def admitted(self, call: Call) -> None:
         """Waits until it may be sent. Raises `NotAdmitted` if it may not; it is over then."""
@@ -193,19 +188,15 @@ class McpCalls:
         return place is not None and place in self._suspended and self._running[place] is call
 
     def sweep(self) -> None:
-        oldest_s = self._driver.clock() - _RESUMED_WITHIN_S
+        now = self._driver.clock()
         while self._suspended:
             place, since_s = next(iter(self._suspended.items()))
-            if since_s > oldest_s:
+            if since_s > now - _RESUMED_WITHIN_S:
                 break
             self._lose(place)
-        self._refuse_overdue()
-
-    def _refuse_overdue(self) -> None:
-        now = self._driver.clock()
         for name, limit in self._limits.items():
-            for place in tuple(limit.overdue(before_s=now - self._max_wait_s[name])):
-                self.over(self._waits[place][0], Outcome.REFUSED)
+            for late in tuple(limit.overdue(before_s=now - self._max_wait_s[name])):
+                self.over(self._waits[late][0], Outcome.REFUSED)
 
     def _lose(self, place: _Place) -> None:
         self._suspended.pop(place)

@@ -5,8 +5,7 @@ off at the client, too, which may then resume it; a client that leaves closes th
 """
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping
-from functools import partial
+from collections.abc import Coroutine, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -34,52 +33,6 @@ _BODY: Final = frozenset(("POST", "PUT", "PATCH"))
 _NOTHING: Final = Message(Kind.NOTIFICATION)
 
 
-class Passage:
-    """One answer on its way from a server to a client."""
-
-    def __init__(
-        self,
-        client: ClientConnection,
-        upstream: UpstreamConnection,
-        watch: AnswerWatch,
-        on_message: Callable[[Message], None],
-    ) -> None:
-        self._client = client
-        self.upstream = upstream
-        self._watch = watch
-        self._on_message = on_message
-        self._is_ended = False
-
-    async def run(self) -> bool:
-        client, upstream = self._client, self.upstream
-        client.bind_source(upstream)
-        try:
-            upstream.set_sink(self._pump)
-            client.flush_head()
-            await upstream.done
-        except AnswerCut:
-            if self._is_ended:
-                client.write([], is_last=True)
-            else:
-                client.abort()
-            return False
-        finally:
-            client.bind_source(None)
-        return True
-
-    def _pump(self, parts: list[bytes], is_last: bool) -> None:
-        self._client.write(parts, is_last)
-        try:
-            for message in self._watch.feed(b"".join(parts), is_last=is_last):
-                self._on_message(message)
-        except Exception:  # noqa: BLE001 - a bug of ours costs what we know of an answer, not the answer
-            _log.exception("an MCP server's answer was not understood")
-
-    def end(self) -> None:
-        self._is_ended = True
-        self.upstream.give_up_on_rest()
-
-
 class McpProxy:
     """Called with every request; those that are not for a tool server go to `others`."""
 
@@ -95,7 +48,8 @@ class McpProxy:
         self.servers = servers
         self._others = others
         self._dropped = dropped
-        self._passages: set[Passage] = set()
+        # Answers on their way from a server to a client.
+        self._passages: set[UpstreamConnection] = set()
 
     def __call__(self, client: ClientConnection, request: HttpRequest) -> Coroutine[Any, Any, None]:
         head = request.head
@@ -110,9 +64,9 @@ class McpProxy:
         self.calls.sweep()
 
     def drain(self) -> None:
-        for passage in tuple(self._passages):
-            if passage.upstream.may_be_silent:
-                passage.end()
+        for upstream in [each for each in self._passages if each.may_be_silent]:
+            self._passages.remove(upstream)
+            upstream.give_up_on_rest()
 
     def close(self) -> None:
         for server in self.servers.values():
@@ -174,19 +128,37 @@ class McpProxy:
         request_head, head = request.head, upstream.head
         assert head is not None
         watch = AnswerWatch(head.content_type, head.content_encoding)
+
+        def pump(parts: list[bytes], is_last: bool) -> None:
+            client.write(parts, is_last)
+            try:
+                for message in watch.feed(b"".join(parts), is_last=is_last):
+                    self.calls.observe(session, call, message)
+            except Exception:  # noqa: BLE001 - a bug of ours costs what we know of an answer, not the answer
+                _log.exception("an MCP server's answer was not understood")
+
         is_whole = False
-        passage = Passage(client, upstream, watch, partial(self.calls.observe, session, call))
         upstream.may_be_silent = request_head.method == "GET"  # its client only listens
-        self._passages.add(passage)
+        self._passages.add(upstream)
         try:
             if upstream.has_sent_all:  # else the transport holds the body, and it still counts
                 client.let_go_of_body()
             client.start_response(head.start, framing_of(head, request_head))
             if head.status == HTTPStatus.NOT_FOUND or request_head.method == "DELETE":
                 self.calls.sessions.forget(session)
-            is_whole = await passage.run()
+            client.bind_source(upstream)
+            upstream.set_sink(pump)
+            client.flush_head()
+            await upstream.done
+            is_whole = True
+        except AnswerCut:
+            if upstream in self._passages:
+                client.abort()
+            else:  # by `drain`
+                client.write([], is_last=True)
         finally:
-            self._passages.discard(passage)
+            client.bind_source(None)
+            self._passages.discard(upstream)
             server.link.release(upstream, reuse=is_whole)
             if call is not None:
                 self.calls.stream_ended(call, watch, status=head.status, is_whole=is_whole)
@@ -194,7 +166,8 @@ class McpProxy:
     def _chunks(self, server: McpServer, head: RequestHead, body: bytes) -> list[Chunk]:
         start = head.passed_on.get(server.link)
         if start is None:
-            start = head_lines(head, server.target(head), server.link, self._dropped)
+            _, mark, query = head.target.partition(b"?")
+            start = head_lines(head, server.path + mark + query, server.link, self._dropped)
             head.passed_on[server.link] = start
         if body or head.method in _BODY:
             start += b"Content-Length: %d\r\n" % len(body)
