@@ -24,7 +24,7 @@ from gateway.history.sources import Events, Files
 from gateway.history.store import Store
 from gateway.server.admin.access import ControlAccess
 from gateway.server.admin.unknown_paths import explain_unknown
-from gateway.server.auth.client_keys import Tenants, hash_key
+from gateway.server.auth.client_keys import hash_key
 from gateway.server.http.listening import binding
 from gateway.server.runtime.tasks import TaskGroup
 from gateway.telemetry.log_lines import ChangeLog
@@ -68,7 +68,7 @@ def _history(arguments: argparse.Namespace) -> int:
     path = Path(arguments.path)
     store = Store(path, max_bytes=arguments.max_mb << 20, max_age_s=arguments.max_age_h * 3600)
     hashes = [hash_key(key)] if key is not None else []
-    access = ControlAccess(write_hashes=(), read_hashes=hashes, tenants=Tenants(()), hosts=[host.lower()])
+    access = ControlAccess(write_hashes=(), read_hashes=hashes, hosts=[host.lower()])
     app = History(Answers(path), store, sources).app(access)
     with binding("--listen", arguments.listen):
         web.run_app(app, host=host, port=port, access_log=None, print=lambda _: None)

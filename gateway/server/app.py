@@ -20,7 +20,6 @@ from gateway.core.coordinator import Coordinator
 from gateway.domain.ids import ReplicaId
 from gateway.domain.session_ids import keyed_ids
 from gateway.server.admin.certificates import CertificateEnds
-from gateway.server.admin.hosts import Hosts
 from gateway.server.admin.loaded_secrets import LoadedSecrets, read_references
 from gateway.server.admin.settings import (
     Read,
@@ -223,7 +222,6 @@ class Gateway:
         app = control.app()
         app.add_routes(self.replica_watch.members.routes())
         app.add_routes(self.settings.routes() if self.settings is not None else [])
-        app.add_routes(Hosts(self.driver.send).routes())
         # Bodies that swell are read by who bounds them.
         self._control = web.AppRunner(app, access_log=None, handle_signals=False, auto_decompress=False)
         await self._control.setup()

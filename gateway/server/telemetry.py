@@ -178,7 +178,6 @@ class Telemetry:
         self.access = access = ControlAccess(
             write_hashes=server.control_key_hashes,
             read_hashes=server.control_read_key_hashes,
-            tenants=tenants,
             hosts=hosts_of(server),
         )
         self.views.failing = failing = partial(self._failing, tenants)

@@ -2,7 +2,7 @@
 
 A key comes as a bearer token, or as the password of HTTP Basic authentication, for which a browser has a
 dialog. Because a browser then sends it with requests of any page, a page of another origin changes nothing,
-key or not. Tenants' keys open one path, for reports of their own tools.
+key or not.
 
 A web page can have its own name resolve to this address (DNS rebinding), and is then of the same origin. So
 the `Host` must be one of ours: an address, which no page can choose, a loopback name, the name that is
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from gateway.server.auth.client_keys import Tenants, hash_key
+from gateway.server.auth.client_keys import hash_key
 
 # Orchestrators' probes carry no key.
 OPEN_PATHS: Final = frozenset(("/turnpike/healthz", "/turnpike/readyz"))
@@ -30,15 +30,9 @@ _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="turnpike", charset="UTF-8
 
 class ControlAccess:
     def __init__(
-        self,
-        *,
-        write_hashes: Iterable[str],
-        read_hashes: Iterable[str],
-        tenants: Tenants,
-        hosts: Iterable[str],
+        self, *, write_hashes: Iterable[str], read_hashes: Iterable[str], hosts: Iterable[str]
     ) -> None:
         """`hosts`: names of the control plane, in lower case."""
-        self._tenants = tenants
         self.apply_config(write_hashes, read_hashes, hosts)
 
     def apply_config(

@@ -14,6 +14,7 @@ from msgspec import Meta
 from gateway.core import events as ev
 from gateway.dashboard.sentences import script
 from gateway.dashboard.views import Views
+from gateway.domain.engine import HostSignals
 from gateway.domain.ids import SessionId
 from gateway.server.admin.access import ControlAccess, key_hash
 from gateway.server.admin.audit import Audit
@@ -28,6 +29,8 @@ from gateway.telemetry.reused import Reused
 _STATIC: Final = Path(str(resources.files("gateway.dashboard"))) / "static"
 # Of metrics and gauges: one rendering serves all requests within so long.
 _MAX_AGE_S: Final = 0.25
+_MAX_REPORT_BYTES: Final = 4096
+_MAX_HOST_NAME: Final = 256
 _PAGE_HEADERS: Final = {
     # The page loads nothing from elsewhere, and nobody may put it into a frame.
     "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
@@ -106,6 +109,7 @@ class ControlPlane:
                 web.get("/turnpike/sessions/{id}", self._get_session),
                 web.post("/turnpike/sessions/{id}/finish", self._finish_session),
                 web.post("/turnpike/sessions/{id}/stop", self._stop_session),
+                web.post("/turnpike/hosts/{name}", self._report_host),
                 web.get("/metrics", self._get_metrics),
             ]
         )
@@ -218,6 +222,19 @@ class ControlPlane:
         if self._process.publish_stop is not None:
             self._process.publish_stop(session, stop.for_s)
         return web.json_response({"session": session, "stopped_for_s": stop.for_s})
+
+    async def _report_host(self, request: web.Request) -> web.Response:
+        """What a probe beside tools reports."""
+        name = request.match_info["name"]
+        body = await request.content.read(_MAX_REPORT_BYTES + 1)
+        try:
+            if len(body) > _MAX_REPORT_BYTES or len(name) > _MAX_HOST_NAME:
+                raise ValueError("too long")
+            signals = msgspec.json.decode(body, type=HostSignals)
+        except ValueError as error:
+            return web.json_response({"error": f"no report of a host: {error}"}, status=400)
+        self._driver.send(ev.HostReported(name, signals))
+        return web.Response(status=204)
 
     async def _get_metrics(self, _: web.Request) -> web.Response:
         return web.Response(

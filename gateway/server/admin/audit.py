@@ -52,12 +52,8 @@ class Audit:
         finally:
             is_heartbeat = request.path == _REPLICAS and status == 200
             if not is_heartbeat and status != 204:
-                self.record(*acted(request), status)
-
-
-def acted(request: web.Request) -> tuple[str, str]:
-    who = f"key {key_hash(request)[:_HASH_SHOWN]}" if has_key(request) else "no key"
-    return who, f"{request.method} {request.path}"
+                who = f"key {key_hash(request)[:_HASH_SHOWN]}" if has_key(request) else "no key"
+                self.record(who, f"{request.method} {request.path}", status)
 
 
 _REPLICAS: Final = "/turnpike/replicas"

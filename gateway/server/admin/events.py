@@ -43,7 +43,7 @@ class Events:
         self.frames = Frames(ring)
         self._tasks = tasks
         self._readers = 0
-        self._ticked: asyncio.Future[None] | None = None
+        self._ticked = asyncio.Event()
         self._is_ticking = False
         self._is_closed = False
         self._incarnation = secrets.token_hex(8)
@@ -66,7 +66,6 @@ class Events:
         self._readers += 1
         if not self._is_ticking:
             self._is_ticking = True
-            self._ticked = asyncio.get_running_loop().create_future()
             self._tasks.supervise("event readers", self._tick)
         try:
             with contextlib.suppress(ConnectionError, TimeoutError):
@@ -88,8 +87,7 @@ class Events:
                 async with asyncio.timeout(_STUCK_S):
                     await response.write(data or b": \n\n")
                 silent = 0
-            assert self._ticked is not None
-            await asyncio.shield(self._ticked)
+            await self._ticked.wait()
         async with asyncio.timeout(_LAST_S):
             while reader.position < self.frames.ring.last and not has_left():
                 self.frames.begin_tick(1)
@@ -103,9 +101,8 @@ class Events:
         self._is_ticking = False
 
     def _wake(self) -> None:
-        if self._ticked is not None and not self._ticked.done():
-            ticked, self._ticked = self._ticked, asyncio.get_running_loop().create_future()
-            ticked.set_result(None)
+        self._ticked.set()
+        self._ticked.clear()
 
 
 def _wishes(request: web.Request) -> tuple[int | None, Filter]:

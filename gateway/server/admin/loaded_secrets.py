@@ -54,12 +54,9 @@ def read_references(config: Config, environ: Mapping[str, str]) -> LoadedSecrets
             if each.kv_events is not None:
                 _check_feeds()
     server, picker = config.server, config.picker
-    if (
-        tls := _server_tls("picker", picker.tls_certificate, picker.tls_key)
-    ) is not None and picker.tls_client_ca:
-        tls.load_verify_locations(
-            picker.tls_client_ca
-        )  # gRPC reads them itself, and does not say what is wrong
+    tls = _server_tls("picker", picker.tls_certificate, picker.tls_key)
+    if tls is not None and picker.tls_client_ca:
+        tls.load_verify_locations(picker.tls_client_ca)  # gRPC does not say what is wrong with them
     return LoadedSecrets(
         replica_keys,
         pool_keys,

@@ -27,8 +27,6 @@ _log: Final = logging.getLogger(__name__)
 DIFF_PATH: Final = "/turnpike/settings/diff"
 RELOAD_PATH: Final = "/turnpike/settings/reload"
 
-_RELOAD: Final = f"POST {RELOAD_PATH}"
-
 # Who, what, and what came of it as an HTTP status.
 Record = Callable[[str, str, int], None]
 # The settings as they are read at the start: from their file, or from this text in its place, with the
@@ -70,9 +68,12 @@ class Settings:
 
     async def _reload(self) -> tuple[Change, ...]:
         async with self._one_at_a_time:
-            config, references = await asyncio.to_thread(self._read_all)
+            config = await asyncio.to_thread(self._read, None)
+            references = await asyncio.to_thread(read_references, config, self._environ)
             changed = changes(self._config, config)
-            refuse_restarts(changed)
+            if restarting := [each.key for each in changed if each.needs_restart]:
+                needs = "need" if len(restarting) > 1 else "needs"
+                raise ConfigError(f"{', '.join(restarting)}: {needs} a restart")
             if (name := moved_between_pools(self._config, config)) is not None:
                 raise ConfigError(f"pools.replicas: {name} changes its pool: give it another name there")
             try:
@@ -102,16 +103,6 @@ class Settings:
         text = (await request.read()).decode()
         return changes(self._config, await asyncio.to_thread(self._read, text or None))
 
-    def _read_all(self) -> tuple[Config, LoadedSecrets]:
-        config = self._read(None)
-        return config, read_references(config, self._environ)
-
-
-def refuse_restarts(changed: tuple[Change, ...]) -> None:
-    """Raises ConfigError if one of the changes cannot be taken up."""
-    if keys := [each.key for each in changed if each.needs_restart]:
-        raise ConfigError(f"{', '.join(keys)}: {'need' if len(keys) > 1 else 'needs'} a restart")
-
 
 async def reload_on_signal(reload: Callable[[], Awaitable[tuple[Change, ...]]], record: Record) -> None:
     outcome = 200
@@ -119,7 +110,7 @@ async def reload_on_signal(reload: Callable[[], Awaitable[tuple[Change, ...]]], 
         await reload()
     except (ConfigError, OSError, ValueError):
         outcome = 409
-    record("SIGHUP", _RELOAD, outcome)
+    record("SIGHUP", f"POST {RELOAD_PATH}", outcome)
 
 
 def set_log_level(level: str) -> None:
