@@ -186,8 +186,12 @@ class Gateway:
             are_keys_required=are_keys_required,
             is_salted=config.hints.cache_salt_secret is not None,
         )
-        tickets = Tickets(driver, seen.traces, UsageReservations.of(driver, self._peers, self._clock))
-        prefills = SpeculativePrefills.of(config, driver, watch.replicas, outbound)
+        # Without other gateways the brain knows all that is used.
+        usage = UsageReservations(driver, self._peers, self._clock) if self._peers is not None else None
+        tickets = Tickets(driver, seen.traces, usage)
+        prefills, ahead = None, config.prefill_ahead
+        if ahead.enabled:
+            prefills = SpeculativePrefills(driver, watch.replicas, outbound, max_bytes=ahead.kept_bytes)
         listeners = ContentListeners(prefills, seen.traces, seen.contents, seen.first_words)
         return ProxyParts(preparation, tickets, outbound, listeners)
 

@@ -45,9 +45,12 @@ class Serving:
         preparation, tickets, outbound = parts.preparation, parts.tickets, parts.outbound
         driver, replicas, health = preparation.driver, watch.replicas, watch.health
         self.tunnels = Tunnels(replicas, preparation, config, metrics.tunnels)
+        remote_prefills = None
+        if any(pool.transfer is not None for pool in config.pools):
+            remote_prefills = RemotePrefills(config, driver, replicas, health, outbound)
         sender = UpstreamSender(
             *(driver, replicas, health, outbound, tickets, config.server),
-            remote_prefills=RemotePrefills.of(config, driver, replicas, health, outbound),
+            remote_prefills=remote_prefills,
             overhead=metrics.overhead,
         )
         relay = ResponseRelay(health, parts.listeners)

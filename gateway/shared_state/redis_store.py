@@ -19,7 +19,7 @@ from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from gateway.shared_state.protocol import VERSION, Entry
+from gateway.shared_state.protocol import VERSION, Entry, checked_size
 from gateway.shared_state.remote import CONNECT_S, DEADLINE_S, RefusedError, RemoteStore
 
 PREFIX: Final = b"turnpike:1:"
@@ -82,27 +82,34 @@ class RedisStore(RemoteStore):
         # Calls beyond it wait for one of the connections that are there.
         self._free = asyncio.Semaphore(CONNECTIONS)
 
-    async def _find(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        if self._redis is not None or len(keys) == 1:
-            values = await self._do("MGET", *[_ENTRY + key for key in keys])
-        else:
-            values = await self._do_all([("GET", _ENTRY + key) for key in keys])
-            if refusals := [value for value in values if isinstance(value, Exception)]:
-                raise RefusedError(str(refusals[0]))
+    async def find(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        values = await self._bounded(self._values(keys)) if keys else []
         return [value[1:] if value and value[:1] == VERSION else None for value in values]
 
-    async def _claim(self, key: bytes, value: bytes, ttl_s: float) -> bytes:
+    async def _values(self, keys: Sequence[bytes]) -> list[Any]:
+        if self._redis is not None or len(keys) == 1:
+            found: list[Any] = await self._do("MGET", *[_ENTRY + key for key in keys])
+            return found
+        values = await self._do_all([("GET", _ENTRY + key) for key in keys])
+        if refusals := [value for value in values if isinstance(value, Exception)]:
+            raise RefusedError(str(refusals[0]))
+        return values
+
+    async def claim(self, key: bytes, value: bytes, ttl_s: float) -> bytes:
+        checked_size(key, value, ttl_s)
         there: bytes = await self._run(_CLAIM, _ENTRY + key, VERSION + value, _ms(ttl_s))
         return there[1:]
 
-    async def _exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]:
+    async def exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]:
+        checked_size(b"", gauges, ttl_s)
         others = await self._run(_EXCHANGE, _GAUGES, origin, gauges, _ms(ttl_s))
         pairs = zip(others[::2], others[1::2], strict=True)
         return {name.decode(): theirs for name, theirs in pairs if name.isascii()}  # as those of gateways are
 
-    async def _add(
+    async def add(
         self, key: bytes, more: Sequence[float], least: Sequence[float], ttl_s: float
     ) -> list[float]:
+        checked_size(key, None, ttl_s)
         row = await self._run(_ADD, _ROW + key, _ms(ttl_s), *map(repr, (*more, *least)))
         return [float(each) for each in row]
 
@@ -154,6 +161,9 @@ class RedisStore(RemoteStore):
                 raise RefusedError(str(error)) from error
 
     async def _run(self, script: _Script, key: bytes, *arguments: Any) -> Any:
+        return await self._bounded(self._evaluate(script, key, *arguments))
+
+    async def _evaluate(self, script: _Script, key: bytes, *arguments: Any) -> Any:
         try:
             return await self._do("EVALSHA", script.sha, 1, key, *arguments)
         except RefusedError as error:

@@ -47,7 +47,8 @@ class RefusedError(Exception):
 
 
 class RemoteStore(ABC):
-    """Implements `Store` with what a subclass sends. Made and used within one running event loop."""
+    """A `Store` but for the calls that are awaited: a subclass has these, each within `_bounded`. Made and
+    used within one running event loop."""
 
     def __init__(self, name: str, *, deadline_s: float = DEADLINE_S) -> None:
         """`name` is for the log, without secrets."""
@@ -76,13 +77,6 @@ class RemoteStore(ABC):
         if not self.is_up and not self._is_closed:
             self._opened("it does not answer")
 
-    async def find(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return await self._bounded(self._find(keys)) if keys else []
-
-    async def claim(self, key: bytes, value: bytes, ttl_s: float) -> bytes:
-        checked_size(key, value, ttl_s)
-        return await self._bounded(self._claim(key, value, ttl_s))
-
     def publish(self, entries: Sequence[Entry]) -> None:
         sizes = [checked_size(entry.key, entry.value, entry.ttl_s) for entry in entries]
         now, waiting, waiting_bytes, taken = self._loop.time(), self._waiting, self._waiting_bytes, 0
@@ -96,16 +90,6 @@ class RemoteStore(ABC):
         self.counters.writes += taken
         self.counters.dropped_writes += len(sizes) - taken
         self._write_soon()
-
-    async def exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]:
-        checked_size(b"", gauges, ttl_s)
-        return await self._bounded(self._exchange(origin, gauges, ttl_s))
-
-    async def add(
-        self, key: bytes, more: Sequence[float], least: Sequence[float], ttl_s: float
-    ) -> list[float]:
-        checked_size(key, None, ttl_s)
-        return await self._bounded(self._add(key, more, least, ttl_s))
 
     async def flush(self) -> None:
         while (self._waiting or self._writer is not None) and self.is_up:
@@ -130,20 +114,6 @@ class RemoteStore(ABC):
     # ── what a subclass sends; it raises one of `_broken`, or `RefusedError` ─────────────────────────
 
     _broken: tuple[type[Exception], ...] = (OSError,)
-
-    @abstractmethod
-    async def _find(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
-
-    @abstractmethod
-    async def _claim(self, key: bytes, value: bytes, ttl_s: float) -> bytes: ...
-
-    @abstractmethod
-    async def _exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]: ...
-
-    @abstractmethod
-    async def _add(
-        self, key: bytes, more: Sequence[float], least: Sequence[float], ttl_s: float
-    ) -> list[float]: ...
 
     @abstractmethod
     async def _write(self, batch: Sequence[Entry]) -> tuple[int, list[tuple[int, bytes]]]:

@@ -30,13 +30,8 @@ class Gateways:
 
     def made(self, origin: str, secret: bytes) -> DirectTalk:
         passing, tree = Passing(secret), {"pools": [{"replicas": [{"url": "http://a"}]}]}
-        return DirectTalk(
-            *(origin, secret, lambda: self.now),
-            passing=passing,
-            links=PeerLinks(load_config(None, {}, tree), passing, None),
-            tls=None,
-            server_name=None,
-        )
+        links = PeerLinks(load_config(None, {}, tree), passing, None)
+        return DirectTalk(origin, secret, lambda: self.now, links)
 
 
 def told(number: int) -> PeerHeartbeat:

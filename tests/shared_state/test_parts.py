@@ -214,6 +214,9 @@ class EchoStore(RemoteStore):
         if not self._is_dead:
             await self._find([b"ping"])
 
+    async def find(self, keys: Any) -> list[bytes | None]:
+        return await self._bounded(self._find(keys))
+
     async def _find(self, keys: Any) -> list[bytes | None]:
         self._outgoing.write(keys[0])
         return [await self._incoming.readexactly(len(keys[0]))]
@@ -226,7 +229,7 @@ class EchoStore(RemoteStore):
         else:
             self._answers.join(20)
 
-    _claim = _exchange = _add = _write = None  # type: ignore[assignment]
+    _write = None  # type: ignore[assignment]
 
 
 @contextlib.asynccontextmanager

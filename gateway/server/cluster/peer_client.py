@@ -42,8 +42,9 @@ _DROPPED: Final = frozenset((b"content-length", b"expect", PASSED, INHERITS))
 class PeerLinks:
     def __init__(self, config: Config, passing: Passing, tls: ssl.SSLContext | None) -> None:
         """`tls`: None for gateways that speak in clear."""
-        self._passing = passing
-        self._tls = tls
+        self.passing = passing
+        self.tls = tls
+        self.server_name = config.shared.peer_tls_server_name if tls is not None else None
         self._named = TrustedProxies(config.shared.peer_plaintext_networks)
         self._keepalive_s = config.server.limits.tcp_keepalive_s
         self._config = msgspec.structs.replace(
@@ -70,7 +71,7 @@ class PeerLinks:
             address,
             config=self._config,
             api_key=None,
-            transport=Transport(self._tls, self._keepalive_s, self.is_allowed),
+            transport=Transport(self.tls, self._keepalive_s, self.is_allowed),
         )
         return True
 
@@ -79,14 +80,14 @@ class PeerLinks:
             address = Address.parse(url)
         except ValueError:
             return None
-        if address.is_tls is not (self._tls is not None):
+        if address.is_tls is not (self.tls is not None):
             _warn(url)
             return None
         return address
 
     def is_allowed(self, address: str) -> bool:
         return (
-            self._tls is not None
+            self.tls is not None
             or ip_address(address.partition("%")[0]).is_loopback
             or self._named.is_trusted(address)
         )
@@ -161,7 +162,7 @@ class PeerLinks:
         head = request.head
         lines = [b"%s %s HTTP/1.1\r\n" % (head.method.encode("ascii"), head.target)]
         lines += [b"%s: %s\r\n" % field for field in end_to_end(head.headers, _DROPPED)]
-        lines.append(b"%s: %s\r\n" % (PASSED, self._passing.header(to, head.caller.client)))
+        lines.append(b"%s: %s\r\n" % (PASSED, self.passing.header(to, head.caller.client)))
         if takes_over_session:
             lines.append(b"%s: 1\r\n" % INHERITS)
         lines.append(b"Content-Length: %d\r\n\r\n" % len(request.body))

@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import secrets
 import socket
-import ssl
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -25,7 +24,7 @@ import msgspec
 
 from gateway.domain.ids import ReplicaId
 from gateway.domain.shares import Share
-from gateway.server.cluster.peer_auth import PASSED, PATH, Passing
+from gateway.server.cluster.peer_auth import PASSED, PATH
 from gateway.server.cluster.peer_client import PeerLinks
 from gateway.shared_state.fleet_secret import Seal
 from gateway.upstream.bounded_answers import read_at_most
@@ -64,23 +63,11 @@ class _Message(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DirectTalk:
-    def __init__(
-        self,
-        origin: str,
-        secret: bytes,
-        now: Callable[[], float],
-        *,
-        passing: Passing,
-        links: PeerLinks,
-        tls: ssl.SSLContext | None,
-        server_name: str | None,
-    ) -> None:
+    def __init__(self, origin: str, secret: bytes, now: Callable[[], float], links: PeerLinks) -> None:
         self._origin = origin
         self._announcements, self._answers = Seal(secret, "announcements"), Seal(secret, "answers")
         self._now = now
-        self._passing = passing
         self._links = links
-        self._tls, self._server_name = tls, server_name
         self._sent_s = float("-inf")
         # The newest of each, and when it came; older than `LASTS_S` it is kept against replays.
         self._received: dict[str, tuple[float, PeerHeartbeat]] = {}
@@ -160,7 +147,7 @@ class DirectTalk:
         self, session: aiohttp.ClientSession, origin: str, url: str, announced: bytes
     ) -> None:
         nonce = secrets.token_bytes(16)
-        headers = {PASSED.decode(): self._passing.header(origin, "-").decode("ascii")}
+        headers = {PASSED.decode(): self._links.passing.header(origin, "-").decode("ascii")}
         body = _encode(_Message(self._origin, announced, nonce))
         with contextlib.suppress(
             aiohttp.ClientError, OSError, TimeoutError, ValueError, msgspec.MsgspecError
@@ -169,8 +156,8 @@ class DirectTalk:
                 url + PATH,
                 data=body,
                 headers=headers,
-                ssl=self._tls or True,
-                server_hostname=self._server_name if self._tls is not None else None,
+                ssl=self._links.tls or True,
+                server_hostname=self._links.server_name,
                 allow_redirects=False,
             ) as response:
                 if response.status == HTTPStatus.OK:

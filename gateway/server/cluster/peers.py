@@ -124,15 +124,7 @@ class Peers:
         self._others: dict[str, PeerHeartbeat] = {}
         # Names of what this gateway and another one gave, and when they were found.
         self._twins: deque[tuple[float, int]] = deque(maxlen=_MAX_TWINS)
-        self._direct = DirectTalk(
-            self._origin,
-            secret,
-            now,
-            passing=self.passing,
-            links=self.links,
-            tls=self._tls.client,
-            server_name=config.shared.peer_tls_server_name,
-        )
+        self._direct = DirectTalk(self._origin, secret, now, self.links)
         self._exchanging: asyncio.Task[bool] | None = None
         self._drain_seal = Seal(secret, "drains")
         self._has_shared = False

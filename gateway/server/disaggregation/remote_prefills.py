@@ -20,7 +20,7 @@ from gateway.core import events as ev
 from gateway.core.commands import RemotePrefill
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.request import Usage
-from gateway.requests.kv_transfer import CONNECTORS, Connector, prefill_leg_body
+from gateway.requests.kv_transfer import CONNECTORS, prefill_leg_body
 from gateway.server.disaggregation.kv_fetches import Fetch
 from gateway.server.http.request_parser import HttpRequest
 from gateway.server.proxy.driver import Driver, Ticket
@@ -46,32 +46,21 @@ class _Leg(msgspec.Struct):
 class RemotePrefills:
     def __init__(
         self,
-        driver: Driver,
-        replicas: Mapping[ReplicaId, Replica],
-        health: HealthChecks,
-        outbound: Outbound,
-        connectors: Mapping[PoolId, Connector],
-    ) -> None:
-        """`replicas` may change; `connectors`: of the pools whose replicas hand over what they computed."""
-        self._driver = driver
-        self._replicas = replicas
-        self._health = health
-        self._outbound = outbound
-        self._connectors = connectors
-
-    @classmethod
-    def of(
-        cls,
         config: Config,
         driver: Driver,
         replicas: Mapping[ReplicaId, Replica],
         health: HealthChecks,
         outbound: Outbound,
-    ) -> "RemotePrefills | None":
-        connectors = {
+    ) -> None:
+        """`replicas` may change."""
+        self._driver = driver
+        self._replicas = replicas
+        self._health = health
+        self._outbound = outbound
+        # Of the pools whose replicas hand over what they computed.
+        self._connectors = {
             PoolId(pool.name): CONNECTORS[pool.transfer] for pool in config.pools if pool.transfer is not None
         }
-        return cls(driver, replicas, health, outbound, connectors) if connectors else None
 
     async def run(
         self, ticket: Ticket, command: RemotePrefill, request: HttpRequest, trace: bytes | None
@@ -128,12 +117,10 @@ class RemotePrefills:
         self, command: RemotePrefill, replica: Replica, request: HttpRequest, trace: bytes | None
     ) -> list[Chunk] | None:
         """None if a prefill of the request alone is impossible."""
-        if request.head.facts.coding:
+        endpoint = request.head.caller.endpoint
+        if request.head.facts.coding or endpoint.name == _COMPACT:
             return None
-        if request.head.caller.endpoint.name == _COMPACT:
-            return None
-        protocol = request.head.caller.endpoint.protocol
-        body = prefill_leg_body(self._connectors[replica.pool], request.body, protocol)
+        body = prefill_leg_body(self._connectors[replica.pool], request.body, endpoint.protocol)
         if body is None:
             return None
         leg = HttpRequest(request.head, body)

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
-from gateway.config import Config
 from gateway.core import events as ev
 from gateway.core.commands import Prefill, StopPrefill
 from gateway.domain.decision import Edge, SessionRef
@@ -51,17 +50,7 @@ class SpeculativePrefills:
         self.heads = PromptHeads(max_bytes)
         self._echoing = Echoing()
         self._under_way: dict[RequestId, Run] = {}
-
-    @classmethod
-    def of(
-        cls, config: Config, driver: Driver, replicas: Mapping[ReplicaId, Replica], outbound: Outbound
-    ) -> "SpeculativePrefills | None":
-        ahead = config.prefill_ahead
-        if not ahead.enabled:
-            return None
-        prefills = cls(driver, replicas, outbound, max_bytes=ahead.kept_bytes)
-        driver.on_prefill = prefills.take
-        return prefills
+        driver.on_prefill = self.take
 
     def keep(
         self,

@@ -52,7 +52,7 @@ class Workers:
         self._can_reload = can_reload
         self._clock = asyncio.get_running_loop().time
         self._processes: dict[int, asyncio.subprocess.Process] = {}
-        self._is_first_up = False
+        # Once the first one serves, or all end.
         self._begin_others = asyncio.Event()
         self._ending = asyncio.Event()
         self._status = 0
@@ -106,7 +106,7 @@ class Workers:
         if number > 1:
             await self._begin_others.wait()
         while not self._ending.is_set():
-            if self._is_first_up:  # else what is wrong ends all
+            if self._begin_others.is_set():  # else what is wrong ends all
                 await self._ports_are_free(number)
             began_s = self._clock()
             try:
@@ -118,7 +118,7 @@ class Workers:
                 status = 1
             if self._ending.is_set():
                 return
-            if not self._is_first_up:
+            if not self._begin_others.is_set():
                 self._status = status if status > 0 else 1
                 self._is_over()
                 return
@@ -173,7 +173,6 @@ class Workers:
             assert process.stdout is not None
             async for line in process.stdout:
                 if line == _SERVING:
-                    self._is_first_up = True
                     self._begin_others.set()
                 elif self._access_log is not None and line.endswith(b"\n"):
                     self._access_log.extend(line, 1)

@@ -34,7 +34,7 @@ from gateway.domain.spending import NOTHING, Account, Amounts, Reserved, Spent
 from gateway.server.cluster.peers import Peers
 from gateway.server.proxy.driver import Driver
 from gateway.server.storage.state_file import write_anew
-from gateway.shared_state.protocol import Store, StoreUnavailable
+from gateway.shared_state.protocol import StoreUnavailable
 from gateway.telemetry.log_lines import log_event
 
 _log: Final = logging.getLogger(__name__)
@@ -48,27 +48,17 @@ _PERIOD_S: Final = 1.0
 class UsageReservations:
     """In the shared store."""
 
-    def __init__(self, bounds: Budgets, store: Callable[[], Store], now: Callable[[], float]) -> None:
-        """`store` is called when it is open; `now`: the brain's clock."""
-        self._bounds = bounds
-        self._store = store
+    def __init__(self, driver: Driver, peers: Peers, now: Callable[[], float]) -> None:
+        """`now`: the brain's clock."""
+        self._bounds = driver.coordinator.bounding.bounds
+        self._peers = peers
         self._now = now
         self._loop = asyncio.get_running_loop()
         self._pending: dict[Account, Amounts] = {}
         self._tasks: set[asyncio.Task[Reserved | None]] = set()
         self._sender: asyncio.Task[None] | None = None
         self._is_closed = False
-
-    @classmethod
-    def of(
-        cls, driver: Driver, peers: Peers | None, clock: Callable[[], float]
-    ) -> "UsageReservations | None":
-        """None if there are no other gateways: the brain knows it all then. `clock`: the brain's."""
-        if peers is None:
-            return None
-        spending = cls(driver.coordinator.bounding.bounds, lambda: peers.store, clock)
-        driver.on_spend = spending.spend
-        return spending
+        driver.on_spend = self._spend
 
     async def reserve(self, tenant: TenantId, facts: RequestFacts) -> Reserved | None:
         """What the request is expected to take; None if it needs none, or the store does not answer."""
@@ -88,7 +78,7 @@ class UsageReservations:
             task.add_done_callback(self._give_back)
             raise
 
-    def spend(self, command: Spend) -> None:
+    def _spend(self, command: Spend) -> None:
         self._wait(command.more.account, command.more.amounts)
 
     async def close(self) -> None:
@@ -128,7 +118,7 @@ class UsageReservations:
         least = self._bounds.ledger.get(account, NOTHING).minus(waiting)
         try:
             more, least = more.plus(waiting), least.most(NOTHING)
-            row = await self._store().add(_key(account), astuple(more), astuple(least), _TTL_S)
+            row = await self._peers.store.add(_key(account), astuple(more), astuple(least), _TTL_S)
         except BaseException:
             self._pending[account] = self._pending.get(account, NOTHING).plus(waiting)
             raise
