@@ -111,7 +111,6 @@ class RequestedCalls:
         alike = self._by.setdefault((requested.tenant, requested.key), [])
         if len(alike) >= _MAX_ALIKE:
             self.drop(alike[0])
-        alike = self._by.setdefault((requested.tenant, requested.key), alike)
         alike.append(requested)
         for _, dropped, _ in self._all.put(requested.tenant, requested, requested):
             self._unindex(dropped)

@@ -7,10 +7,9 @@ of a cluster. Values begin with the byte 1; with another one they read as absent
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from importlib import resources
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from redis import exceptions
@@ -43,8 +42,6 @@ class _Script:
 _CLAIM, _EXCHANGE, _ADD = map(_Script, ["claim", "exchange", "add"])
 
 _Command = tuple[Any, ...]
-_Execute = Callable[..., Awaitable[Any]]
-T = TypeVar("T")
 
 
 class RedisStore(RemoteStore):
@@ -67,27 +64,28 @@ class RedisStore(RemoteStore):
             if parts.password is not None:  # redis-py would prefer it
                 user = f"{parts.username}@" if parts.username else ""
                 parts = parts._replace(netloc=user + parts.netloc.rpartition("@")[2])
-        plain_url = parts._replace(scheme=scheme).geturl()
-        self._cluster: RedisCluster | None = None
-        self._redis: Any = None
-        self._execute: _Execute
-        if mode == "cluster":
+        self._is_cluster = mode == "cluster"
+        if self._is_cluster:
             settings["max_connections"] = 2 * CONNECTIONS
-            self._make_cluster = partial(_with_raw_sets, RedisCluster.from_url, plain_url, **settings)
-            self._cluster = self._make_cluster()
-            self._execute = self._cluster.execute_command
-        else:
-            self._redis = _with_raw_sets(Redis.from_url, plain_url, **settings)
-            self._execute = self._redis.execute_command
+        self._url, self._settings = parts._replace(scheme=scheme).geturl(), settings
+        self._client = self._new_client()
         # Calls beyond it wait for one of the connections that are there.
         self._free = asyncio.Semaphore(CONNECTIONS)
+
+    def _new_client(self) -> Any:
+        """One that returns what a SET is answered: with GET, the value that stood there. redis-py would make
+        a bool of it, unless each call says otherwise."""
+        kind: Any = RedisCluster if self._is_cluster else Redis
+        client = kind.from_url(self._url, **self._settings)
+        client.response_callbacks.pop("SET")
+        return client
 
     async def find(self, keys: Sequence[bytes]) -> list[bytes | None]:
         values = await self._bounded(self._values(keys)) if keys else []
         return [value[1:] if value and value[:1] == VERSION else None for value in values]
 
     async def _values(self, keys: Sequence[bytes]) -> list[Any]:
-        if self._redis is not None or len(keys) == 1:
+        if not self._is_cluster or len(keys) == 1:
             found: list[Any] = await self._do("MGET", *[_ENTRY + key for key in keys])
             return found
         values = await self._do_all([("GET", _ENTRY + key) for key in keys])
@@ -127,35 +125,31 @@ class RedisStore(RemoteStore):
         return len(refusals), replaced
 
     async def _connect(self) -> None:
-        if self._cluster is None:
-            await asyncio.gather(*[self._redis.execute_command("PING") for _ in range(CONNECTIONS)])
-            return
         try:
-            await self._cluster.initialize()
-            nodes: list[Any] = self._cluster.get_primaries()
+            nodes = [self._client]
+            if self._is_cluster:
+                await self._client.initialize()
+                nodes = self._client.get_primaries()
             await asyncio.gather(
                 *[node.execute_command("PING") for node in nodes for _ in range(CONNECTIONS)]
             )
         except BaseException:
-            # Its nodes may all be gone, or have other addresses: the next probe begins with the URL again.
-            old, self._cluster = self._cluster, self._make_cluster()
-            self._execute = self._cluster.execute_command
-            await old.aclose()
+            if self._is_cluster:
+                # Its nodes may all be gone, or have other addresses: the next probe begins with the URL.
+                old, self._client = self._client, self._new_client()
+                await old.aclose()
             raise
 
     async def _ping(self) -> None:
-        await self._execute("PING")
+        await self._client.execute_command("PING")
 
     async def _disconnect(self) -> None:
-        if self._cluster is not None:
-            await self._cluster.aclose()
-        elif self._redis is not None:
-            await self._redis.aclose()
+        await self._client.aclose()
 
     async def _do(self, *command: Any) -> Any:
         async with self._free:
             try:
-                return await self._execute(*command)
+                return await self._client.execute_command(*command)
             except exceptions.ResponseError as error:
                 await self._follow_primary(error)
                 raise RefusedError(str(error)) from error
@@ -173,11 +167,7 @@ class RedisStore(RemoteStore):
 
     async def _do_all(self, commands: Sequence[_Command]) -> list[Any]:
         async with self._free:
-            pipeline: Any
-            if self._cluster is not None:
-                pipeline = self._cluster.pipeline()
-            else:
-                pipeline = self._redis.pipeline(transaction=False)
+            pipeline = self._client.pipeline(transaction=False)
             for command in commands:
                 pipeline.execute_command(*command)
             results: list[Any] = await pipeline.execute(raise_on_error=False)
@@ -187,18 +177,9 @@ class RedisStore(RemoteStore):
         return results
 
     async def _follow_primary(self, error: exceptions.ResponseError) -> None:
-        if isinstance(error, exceptions.ReadOnlyError) and self._redis is not None:
+        if isinstance(error, exceptions.ReadOnlyError) and not self._is_cluster:
             # It became a replica. The next connections find who is the primary, where a name or a proxy says.
-            await self._redis.connection_pool.disconnect(inuse_connections=False)
-
-
-def _with_raw_sets(make: Callable[..., T], url: str, **settings: Any) -> T:
-    """A client that returns what a SET is answered: with GET, the value that stood there. redis-py would make
-    a bool of it, unless each call says otherwise."""
-    client: Any = make(url, **settings)
-    client.response_callbacks.pop("SET")
-    made: T = client
-    return made
+            await self._client.connection_pool.disconnect(inuse_connections=False)
 
 
 def _command(entry: Entry) -> _Command:

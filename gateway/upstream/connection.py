@@ -14,7 +14,7 @@ from typing import Final, cast
 
 import httptools
 
-from gateway.upstream.connection_states import UNANSWERED_STATES, ConnectionStateError, State
+from gateway.upstream.connection_states import UNANSWERED_STATES, State
 from gateway.upstream.errors import AnswerCut, AnswerMissing, AnswerTimedOut, ConnectFailed
 from gateway.upstream.one_shot import OneShot
 from gateway.upstream.response_head import ResponseHead, read_head
@@ -115,7 +115,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self.transport.is_closing():
             raise ConnectFailed("it closed the connection before anything was sent")
         if self.state is not _READY:
-            raise ConnectionStateError(f"a connection that is {self.state.value} cannot send")
+            raise RuntimeError(f"a connection that is {self.state.value} cannot send")
         self.state = _SENT
         self.head = None
         self.head_came, self.done = OneShot(), OneShot()

@@ -24,7 +24,3 @@ class State(Word):
 
 
 UNANSWERED_STATES = frozenset({State.SENT, State.ANSWERING, State.PAUSED})
-
-
-class ConnectionStateError(RuntimeError):
-    """A request for a connection that is not ready. Always a bug on our side, never a replica's fault."""

@@ -66,12 +66,7 @@ class EngineWatch:
         self._session: aiohttp.ClientSession | None = None
 
     def apply_config(self, config: UpstreamConfig) -> None:
-        """As it was given them at first. How long one look may take stays what it was at `open`."""
         self._config = config
-
-    def open(self) -> None:
-        """To be called before the first `watch`."""
-        self._session = open_session(self._config.health_timeout_s)
 
     async def close(self) -> None:
         if self._session is not None:
@@ -120,7 +115,8 @@ class EngineWatch:
         return PluginReport(features=features, sessions=sessions)
 
     async def _get(self, replica: Replica, path: str) -> bytes | None:
-        assert self._session is not None
+        if self._session is None:
+            self._session = open_session(self._config.health_timeout_s)
         try:
             async with replica.ask(self._session, "GET", path) as response:
                 if response.status != 200:

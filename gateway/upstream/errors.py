@@ -26,10 +26,6 @@ class UpstreamError(Exception):
 class LocalFault(UpstreamError):  # noqa: N818 - names of states of affairs read better here
     """No connection, for want of something that this machine should have; not the replica's fault."""
 
-    def __init__(self, kind: str, why: str) -> None:
-        super().__init__(why)
-        self.kind = kind
-
 
 class ConnectFailed(UpstreamError):  # noqa: N818
     pass

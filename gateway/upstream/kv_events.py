@@ -86,16 +86,14 @@ class KvIndex:
         self.next = 0
 
     def _apply(self, event: Event) -> None:
-        match event:
-            case BlockStored():
-                if event.medium in _DEVICE and not event.group_idx:
-                    self._stored(event)
-            case BlockRemoved():
-                if event.medium in _DEVICE and not event.group_idx:
-                    for block in event.block_hashes:
-                        self._removed(block)
-            case AllBlocksCleared():
-                self._clear()
+        if isinstance(event, AllBlocksCleared):
+            self._clear()
+        elif event.medium in _DEVICE and not event.group_idx:
+            if isinstance(event, BlockStored):
+                self._stored(event)
+            else:
+                for block in event.block_hashes:
+                    self._removed(block)
 
     def _stored(self, event: BlockStored) -> None:
         session = SessionId(event.session_id) if event.session_id is not None else None
@@ -110,9 +108,9 @@ class KvIndex:
                 self.tokens[session] = self.tokens.get(session, 0.0) + block.tokens
 
     def _removed(self, name: Hash) -> None:
-        block = self._blocks.pop(name, None)
-        for session in block.sessions if block is not None else ():
-            assert block is not None
+        if (block := self._blocks.pop(name, None)) is None:
+            return
+        for session in block.sessions:
             left = self.tokens[session] - block.tokens
             if left > 0:
                 self.tokens[session] = left

@@ -133,10 +133,8 @@ class Replica:
         # Signs hints to its engine; the engine makes a new one at each start.
         self.hint_key: str | None = None
         self._config = config
-        self._tls = transport.tls
+        self._transport = transport
         self.local_faults = local_faults if local_faults is not None else LocalFaults()
-        self._keepalive_s = transport.keepalive_s
-        self._may_connect_to = transport.may_connect_to
         self._resolver = Resolver(address.host, address.port)
         # Most recently used last.
         self._idle: list[UpstreamConnection] = []
@@ -164,7 +162,7 @@ class Replica:
             f"http{'s' if address.is_tls else ''}://{host}:{address.port}{address.prefix.decode()}{path}",
             data=content,
             headers=headers,
-            ssl=self._tls or True,
+            ssl=self._transport.tls or True,
             server_hostname=self._tls_name if address.is_tls else None,
             allow_redirects=False,
         )
@@ -316,26 +314,25 @@ class Replica:
             try:
                 connection = await self._open_one(address)
             except OSError as error:
-                if (
-                    failed is None or local_kind(failed) is not None
-                ):  # the replica's fault is the better cause
+                # The replica's fault is the better cause.
+                if failed is None or local_kind(failed) is not None:
                     failed = error
             else:
                 self.local_faults.connected()
-                if self._keepalive_s is not None:
-                    keep_alive(connection.transport, idle_s=self._keepalive_s)
+                if self._transport.keepalive_s is not None:
+                    keep_alive(connection.transport, idle_s=self._transport.keepalive_s)
                 return connection
         assert failed is not None
         raise self._failure(failed) from failed
 
     async def _open_one(self, address: str) -> UpstreamConnection:
-        if not self._may_connect_to(address):
+        if not self._transport.may_connect_to(address):
             raise ConnectFailed(f"nothing is sent to {address} in clear")
         loop = asyncio.get_running_loop()
         tcp, connection = await loop.create_connection(UpstreamConnection, address, self.address.port)
-        if self._tls is not None:
+        if self._transport.tls is not None:
             # Not by `create_connection`, which would hide what TCP has not sent yet.
-            tls = await loop.start_tls(tcp, connection, self._tls, server_hostname=self._tls_name)
+            tls = await loop.start_tls(tcp, connection, self._transport.tls, server_hostname=self._tls_name)
             if tls is None:
                 raise ConnectionResetError("it closed the connection after the TLS handshake")
             connection.encrypted(tls)
@@ -346,7 +343,7 @@ class Replica:
         if kind is None:
             return ConnectFailed(f"no connection: {error}")
         self.local_faults.saw(kind, now=asyncio.get_running_loop().time())
-        return LocalFault(kind, f"no connection: {error}")
+        return LocalFault(f"no connection: {error}")
 
 
 @lru_cache(256)  # once for each

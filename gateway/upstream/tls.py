@@ -10,10 +10,9 @@ from gateway.config.shared import SharedConfig
 
 def upstream_tls(config: Config) -> ssl.SSLContext | None:
     """None if nobody is reached by https. Blocks; raises ConfigError."""
-    is_needed = any(r.url.startswith("https://") for pool in config.pools for r in pool.replicas)
-    is_needed = is_needed or any(pool.discovery is not None for pool in config.pools)
-    is_needed = is_needed or any(each.url.startswith("https://") for each in config.mcp)
-    if not is_needed:
+    urls = [each.url for pool in config.pools for each in pool.replicas] + [each.url for each in config.mcp]
+    finds_more = any(pool.discovery is not None for pool in config.pools)
+    if not finds_more and not any(url.startswith("https://") for url in urls):
         return None
     ours = config.upstream
     with named("upstream.ca_file", ours.ca_file):

@@ -274,7 +274,6 @@ async def watched(engine: Engine, *, key=None, **asked):
         **asked,
     )
     await watch.close()  # before it began
-    watch.open()
     tasks = [asyncio.create_task(watch.watch(replica))]
     try:
         yield known, told, runner

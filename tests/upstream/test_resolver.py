@@ -100,9 +100,9 @@ async def test_no_dns_is_no_fault_of_the_replica(is_slow):
     if is_slow:
         dns.may_answer.clear()
     replica = replica_at(9, dns, connect_timeout_s=0.01)
-    with pytest.raises(LocalFault) as failed:
+    with pytest.raises(LocalFault):
         await run(ask(replica))
-    assert failed.value.kind == "dns" and replica.local_faults.counts["dns"] == 1
+    assert replica.local_faults.counts["dns"] == 1
     replica.close()
 
 

@@ -5,6 +5,7 @@ Whoever comes while that many run is refused, so a client that asks in a loop ta
 loop than a few small answers do.
 """
 
+import asyncio
 from collections.abc import Mapping
 from typing import Final
 
@@ -18,7 +19,6 @@ from gateway.upstream.bounded_answers import read_at_most
 
 _AT_ONCE: Final = 4
 _MAX_BYTES: Final = 16 << 20
-_UNREACHABLE: Final = (aiohttp.ClientError, OSError, TimeoutError)
 
 
 class HistoryProxy:
@@ -28,7 +28,7 @@ class HistoryProxy:
         self._timeout = aiohttp.ClientTimeout(total=config.timeout_s)
         key = read_api_key(config.key_env, None, environ, named="history.key_env")
         self._headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
-        self._running = 0
+        self._slots = asyncio.Semaphore(_AT_ONCE)
         self._session: aiohttp.ClientSession | None = None
 
     @property
@@ -37,15 +37,13 @@ class HistoryProxy:
 
     async def fetch(self, path: str) -> web.Response:
         """`path`: with its query, as it came. 503 without an answer."""
-        if self._running >= _AT_ONCE:
+        if self._slots.locked():
             return _unavailable("too many questions at a time for the history")
-        self._running += 1
-        try:
-            return await self._fetch(path)
-        except _UNREACHABLE as error:
-            return _unavailable(f"the history does not answer: {str(error) or type(error).__name__}")
-        finally:
-            self._running -= 1
+        async with self._slots:
+            try:
+                return await self._fetch(path)
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                return _unavailable(f"the history does not answer: {str(error) or type(error).__name__}")
 
     async def close(self) -> None:
         if self._session is not None:

@@ -61,7 +61,6 @@ class ReplicaWatch:
     def open(self, tasks: TaskGroup) -> None:
         self._tasks = tasks
         self.health.open()
-        self._engines.open()
         self.members.open(tasks, self._joined, self._left)
 
     def apply_config(self, config: Config, references: LoadedSecrets) -> None:

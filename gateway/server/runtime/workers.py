@@ -87,11 +87,8 @@ class Workers:
         for probe in probes:
             probe.close()
         if port == 0:
-            self._arguments = [
-                *self._arguments,
-                "--listen",
-                f"{listen.rpartition(':')[0]}:{addresses[0][1][1]}",
-            ]
+            found = f"{listen.rpartition(':')[0]}:{addresses[0][1][1]}"
+            self._arguments = [*self._arguments, "--listen", found]
         reserved = []
         for family, address in addresses:
             reserved.append(socket.socket(family))
