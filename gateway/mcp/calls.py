@@ -62,22 +62,11 @@ class Call(msgspec.Struct, eq=False):
     request_id: RequestId | None
     began_s: float
     """When it was sent to the server."""
-    tool: str = ""
-    """Empty if it could not be read."""
-    key: bytes | None = None
     requested: RequestedCall | None = None
     place: Place | None = None
     """Where calls are limited."""
     was_sent: bool = False
     outcome: Outcome | None = None
-    ended_s: float = 0.0
-
-    @property
-    def has_result(self) -> bool:
-        return self.outcome in _WITH_RESULT
-
-
-_WITH_RESULT: Final = frozenset((Outcome.OK, Outcome.TOOL_ERROR, Outcome.ERROR))
 
 
 class _Result(msgspec.Struct):

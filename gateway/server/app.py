@@ -125,7 +125,8 @@ class Gateway:
         )
         with named("server.state_path"):
             self._state_file = StateFile.of(config, coordinator.sessions.residence)
-            self._spent_file = UsageFile.of(config, self.driver)
+            spent_path = f"{config.server.state_path}.spent" if config.server.state_path else None
+            self._spent_file = UsageFile(spent_path, self.driver) if spent_path is not None else None
         self._control: web.AppRunner | None = None
         self.picker_port = self.control_port = 0
 

@@ -160,9 +160,8 @@ class HealthChecks:
                 wake.clear()
 
     def left(self, replica: ReplicaId) -> None:
-        for known in (self._facts, self._models, self._failures):
+        for known in (self._facts, self._models, self._failures, self._wake):
             known.pop(replica, None)
-        self._wake.pop(replica, None)
 
     async def checked(self, limit_s: float) -> None:
         """Waits until each replica of the beginning was checked once, at most so long."""

@@ -92,9 +92,7 @@ class DirectTalk:
         now = self._now()
         self._received = {name: each for name, each in self._received.items() if now - each[0] < _KEPT_S}
         self._proven = {name: url for name, url in self._proven.items() if name in self._received}
-        return {
-            name: heartbeat for name, heartbeat in self._fresh() if self._proven.get(name) == heartbeat.url
-        }
+        return self._fresh(is_proven=True)
 
     def missed(self, origin: str) -> None:
         """It did not answer: its last heartbeat no longer counts, though the store may still have it."""
@@ -102,17 +100,14 @@ class DirectTalk:
             self._received[origin] = (min(known[0], self._now() - 2 * LASTS_S), known[1])
 
     def unproven(self) -> dict[str, str]:
-        return {
-            name: heartbeat.url
-            for name, heartbeat in self._fresh()
-            if self._proven.get(name) != heartbeat.url
-        }
+        return {name: heartbeat.url for name, heartbeat in self._fresh(is_proven=False).items()}
 
-    def _fresh(self) -> list[tuple[str, PeerHeartbeat]]:
+    def _fresh(self, *, is_proven: bool) -> dict[str, PeerHeartbeat]:
         now = self._now()
-        return [
-            (name, heartbeat) for name, (at_s, heartbeat) in self._received.items() if now - at_s < LASTS_S
-        ]
+        fresh = {
+            name: heartbeat for name, (at_s, heartbeat) in self._received.items() if now - at_s < LASTS_S
+        }
+        return {k: each for k, each in fresh.items() if (self._proven.get(k) == each.url) is is_proven}
 
     def answer(self, body: bytes, announced: bytes) -> bytes:
         try:

@@ -25,6 +25,8 @@ _log: Final = logging.getLogger(__name__)
 _RESUMED_WITHIN_S: Final = 60.0
 _MAX_SUSPENDED: Final = 4096
 
+_WITH_RESULT: Final = frozenset((Outcome.OK, Outcome.TOOL_ERROR, Outcome.ERROR))
+
 _Place = tuple[McpSession, RequestId]
 
 
@@ -78,11 +80,9 @@ class McpCalls:
         """A message that may be a call. `over` must follow, in one way or another."""
         call = Call(session, message.id, self._driver.clock())
         use = read_tool_use(message.params) if message.kind is Kind.REQUEST else None
-        if use is not None:
-            call.tool, call.key = use.name, arguments_key(use.arguments)
-        if use is not None and call.key is not None:
+        if use is not None and (key := arguments_key(use.arguments)) is not None:
             known = self.sessions.agents_of(session)
-            requested = self._requested.join(session.tenant, use.name, call.key, known, call_id=use.call_id)
+            requested = self._requested.join(session.tenant, use.name, key, known, call_id=use.call_id)
             if requested is not None:
                 call.requested = requested
                 self._counts.joined[session.server] += 1
@@ -141,7 +141,7 @@ class McpCalls:
     def over(self, call: Call, outcome: Outcome) -> None:
         if call.outcome is not None:
             return
-        call.outcome, call.ended_s = outcome, self._driver.clock()
+        call.outcome = outcome
         place = _place_of(call)
         if place is not None and self._running.get(place) is call:
             del self._running[place]
@@ -150,8 +150,8 @@ class McpCalls:
         self._leave(call)
         if call.was_sent:
             self._counts.running[call.mcp_session.server] -= 1
-            if call.has_result:
-                self._counts.durations[call.mcp_session.server].add(call.ended_s - call.began_s)
+            if outcome in _WITH_RESULT:
+                self._counts.durations[call.mcp_session.server].add(self._driver.clock() - call.began_s)
 
     def cancelled(self, session: McpSession, request_id: RequestId) -> None:
         call = self._running.get((session, request_id))

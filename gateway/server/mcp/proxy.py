@@ -60,7 +60,7 @@ class McpProxy:
     def sweep(self, now: float) -> None:
         """Gives up on servers that have fallen silent; called about once a second."""
         links = [server.link for server in self.servers.values()]
-        check_each("tool server's connections", links, lambda link: link.sweep(now=now), lambda _: None)
+        check_each("tool server's connections", links, lambda link: link.sweep(now=now))
         self.calls.sweep()
 
     def drain(self) -> None:

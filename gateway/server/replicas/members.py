@@ -132,16 +132,11 @@ class Members:
             replica.close()
 
     def sweep(self, *, now: float) -> None:
-        check_each(
-            "replica's connections",
-            (*self.replicas.values(), *self._leaving),
-            lambda replica: replica.sweep(now=now),
-            lambda _: None,
-        )
-        if self._leaving:
-            for replica in [each for each in self._leaving if not each.busy_count]:
-                self._leaving.remove(replica)
-                replica.close()
+        all_there_are = (*self.replicas.values(), *self._leaving)
+        check_each("replica's connections", all_there_are, lambda replica: replica.sweep(now=now))
+        for replica in [each for each in self._leaving if not each.busy_count]:
+            self._leaving.remove(replica)
+            replica.close()
 
     # --- those who come and go ---------------------------------------------------------------------
 

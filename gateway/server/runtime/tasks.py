@@ -99,7 +99,9 @@ class TaskGroup:
             _log.error("a background task failed", exc_info=error)
 
 
-def check_each(what: str, items: Iterable[T], check: Callable[[T], None], cut: Callable[[T], None]) -> None:
+def check_each(
+    what: str, items: Iterable[T], check: Callable[[T], None], cut: Callable[[T], None] = lambda _: None
+) -> None:
     """Checks every item, whatever the check of another one raises; `cut` ends an item whose check raises."""
     for item in tuple(items):
         try:

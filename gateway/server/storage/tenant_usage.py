@@ -23,8 +23,6 @@ from typing import Final
 import msgspec
 from msgspec.structs import astuple
 
-from gateway.budgets.budgets import Budgets
-from gateway.config import Config
 from gateway.core import events as ev
 from gateway.core.commands import Spend
 from gateway.core.stream import GPU_WORK
@@ -146,23 +144,18 @@ def _key(account: Account) -> bytes:
 
 
 class UsageFile:
-    def __init__(self, path: str, bounds: Budgets, send: Callable[[ev.Event], None]) -> None:
+    def __init__(self, path: str, driver: Driver) -> None:
         """Sends the brain the sums of earlier processes. Raises OSError if the file cannot be read or
         written."""
         self._path = Path(path)
-        self._bounds = bounds
+        self._bounds = driver.coordinator.bounding.bounds
         if spent := _read(self._path):
-            send(ev.SpendRemembered(tuple(spent)))
+            driver.send(ev.SpendRemembered(tuple(spent)))
         self._written: dict[Account, Amounts] = {}
         self._lock = threading.Lock()
         self._begun = self._ended = 0
-        if bounds.has_accounts:
+        if self._bounds.has_accounts:
             write_anew(self._path, self._lines())
-
-    @classmethod
-    def of(cls, config: Config, driver: Driver) -> "UsageFile | None":
-        path = config.server.state_path
-        return cls(f"{path}.spent", driver.coordinator.bounding.bounds, driver.send) if path else None
 
     async def run(self) -> None:
         while True:
