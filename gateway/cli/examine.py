@@ -99,7 +99,6 @@ async def _checked(replica: Replica, config: UpstreamConfig) -> tuple[ReplicaFac
         on_down=lambda _, why: found.put_nowait((None, why)),
         has_several_pools=False,
     )
-    checks.open()
     try:
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(checks.watch(replica))

@@ -93,9 +93,6 @@ class RequestedCalls:
         self._all: TenantLru[TenantId, RequestedCall, RequestedCall] = TenantLru(_MAX_REQUESTED)
         self._by: dict[tuple[TenantId, bytes], list[RequestedCall]] = {}
 
-    def __len__(self) -> int:
-        return len(self._all)
-
     def add(self, requested: RequestedCall) -> None:
         alike = self._by.setdefault((requested.tenant, requested.key), [])
         if len(alike) >= _MAX_ALIKE:

@@ -24,6 +24,7 @@ leads to a session of another.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
@@ -181,7 +182,10 @@ class Directory:
     async def _traces(self, tenant: TenantId, facts: RequestFacts, turns: Sequence[bytes]) -> list[TurnTrace]:
         keys = [_turn_key(tenant, turn) for turn in dict.fromkeys(turns)]
         values = await self._store.find(keys[:_MAX_ADOPTED])
-        traces = [trace for value in values if value is not None and (trace := _read(value)) is not None]
+        traces = []
+        for value in values:
+            with contextlib.suppress(msgspec.MsgspecError):  # nothing, or of another version of us
+                traces.append(_TRACE.decode(value or b""))
         ours = _of_one_session([trace for trace in traces if trace.tenant == tenant], facts.explicit)
         if ours:
             stops = await self._store.find([_stop_key(trace.session) for trace in ours])
@@ -245,13 +249,6 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 _TRACE: Final = msgspec.msgpack.Decoder(TurnTrace)
 
 
-def _read(value: bytes) -> TurnTrace | None:
-    try:
-        return _TRACE.decode(value)
-    except msgspec.MsgspecError:
-        return None
-
-
 def _of_one_session(traces: Sequence[TurnTrace], stated: ExplicitId | None) -> list[TurnTrace]:
     """Of what evidence led to, the strongest first, that of the session which that is of, oldest first:
     weaker evidence, such as an answer that others were given, too, may be of another one, which is not to be
@@ -261,10 +258,8 @@ def _of_one_session(traces: Sequence[TurnTrace], stated: ExplicitId | None) -> l
     return sorted(ours, key=lambda trace: trace.turns)
 
 
-_NAME_BYTES: Final = 10
-
-
 _NAME: Final = b"n:"
+_NAME_BYTES: Final = 10
 # Before the value of a name that is two gateways'.
 _MARK: Final = b"?"
 

@@ -76,20 +76,16 @@ class EngineWatch:
         while self._replicas.get(replica.id) is replica:
             pause_s = self._config.engine_period_s
             if self._abilities(replica.id).engine == "vllm":
-                signals = await self._fetch_signals(replica)
-                if signals is None:
+                metrics = await self._get(replica, "/metrics")
+                if metrics is None:
                     pause_s *= _LOOK_AGAIN
                 elif self._abilities(replica.id).engine == "vllm":  # still
-                    self._on_report(replica.id, signals)
+                    self._on_report(replica.id, read_vllm_metrics(metrics.decode(errors="replace")))
                 if self._abilities(replica.id).turnpike_hints and self._is_looked_at():
                     report = await self._fetch_report(replica)
                     if self._abilities(replica.id).turnpike_hints:
                         self._on_plugin(replica.id, report)
             await asyncio.sleep(pause_s)
-
-    async def _fetch_signals(self, replica: Replica) -> EngineSignals | None:
-        content = await self._get(replica, "/metrics")
-        return read_vllm_metrics(content.decode(errors="replace")) if content is not None else None
 
     async def _fetch_report(self, replica: Replica) -> PluginReport:
         content = await self._get(replica, "/turnpike/kv")

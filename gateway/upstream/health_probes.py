@@ -96,23 +96,17 @@ class HealthChecks:
         self._models: dict[ReplicaId, list[dict[str, Any]]] = {}
         self._failures: dict[ReplicaId, int] = {}
         self._wake: dict[ReplicaId, asyncio.Event] = {}
-        self._unchecked: set[ReplicaId] = set()
+        self._unchecked = set(replicas)
         self._was_checked = asyncio.Event()
         self._session: aiohttp.ClientSession | None = None
 
     def apply_config(
         self, config: UpstreamConfig, *, has_several_pools: bool, named_models: Collection[str]
     ) -> None:
-        """As it was given them at first. How long one check may take stays what it was at `open`."""
         self._config = config
         self.named = tuple(named_models)
         # Else the only pool's own listing is passed on.
         self.lists_models = has_several_pools or bool(named_models)
-
-    def open(self) -> None:
-        """To be called before the first `watch`."""
-        self._session = open_session(self._config.health_timeout_s)
-        self._unchecked = set(self._replicas)
 
     async def close(self) -> None:
         if self._session is not None:
@@ -273,7 +267,8 @@ class HealthChecks:
         return msgspec.structs.replace(vllm_abilities(version), turnpike_hints=has_plugin)
 
     async def _get(self, replica: Replica, path: str, method: str = "GET") -> tuple[int, Any]:
-        assert self._session is not None
+        if self._session is None:
+            self._session = open_session(self._config.health_timeout_s)
         late = asyncio.get_running_loop().call_later(_LATE_S, self._is_late, replica)
         try:
             async with replica.ask(self._session, method, path) as response:

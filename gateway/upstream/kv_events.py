@@ -51,7 +51,6 @@ Event = BlockStored | BlockRemoved | AllBlocksCleared
 class Batch(msgspec.Struct, frozen=True, array_like=True):
     ts: float
     events: list[Event]
-    data_parallel_rank: int | None = None
 
 
 decode_batch: Final = msgspec.msgpack.Decoder(Batch).decode

@@ -27,7 +27,7 @@ def test_a_call_is_joined_by_tool_arguments_and_tenant_and_once():
     book.add("mcp__x__read", "c1")
     assert book.join("write") is book.join("read", key=OTHER) is book.join("read", tenant=U) is None
     assert book.join("read") == "c1"
-    assert book.join("read") is None and len(book.asked) == 0
+    assert book.join("read") is None and len(book.asked._all) == 0
 
 
 def test_equal_calls_of_a_turn_are_joined_in_order():
@@ -49,7 +49,7 @@ def test_none_is_joined_whose_result_came():
     book = Book()
     book.add("read", "c1")
     book.closed.add("c1")
-    assert book.join("read") is None and len(book.asked) == 0
+    assert book.join("read") is None and len(book.asked._all) == 0
 
 
 def test_of_two_agents_calls_that_of_the_known_one_is_meant():
@@ -83,5 +83,5 @@ def test_what_is_kept_is_bounded_and_a_tenant_pushes_out_its_own(monkeypatch):
     book.add("read", "u1", tenant=U)
     for number in range(9):
         book.add("read", f"c{number}", key=bytes([number]) * 16)
-    assert len(book.asked) == 3 and book.join("read", tenant=U) == "u1"
+    assert len(book.asked._all) == 3 and book.join("read", tenant=U) == "u1"
     assert book.join("read", key=bytes([8]) * 16) == "c8" and book.join("read", key=bytes([1]) * 16) is None

@@ -162,7 +162,6 @@ async def test_who_accepts_and_stays_silent_is_named_once_it_is_late(timeout_s, 
         on_late=lambda _, why: causes.put_nowait(why),
         has_several_pools=False,
     )
-    checks.open()
     watching = asyncio.create_task(checks.watch(replica))
     try:
         async with asyncio.timeout(min(timeout_s, 3.0) + 2.0):

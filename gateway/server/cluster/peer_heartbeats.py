@@ -104,10 +104,11 @@ class DirectTalk:
 
     def _fresh(self, *, is_proven: bool) -> dict[str, PeerHeartbeat]:
         now = self._now()
-        fresh = {
-            name: heartbeat for name, (at_s, heartbeat) in self._received.items() if now - at_s < LASTS_S
+        return {
+            name: heartbeat
+            for name, (at_s, heartbeat) in self._received.items()
+            if now - at_s < LASTS_S and (self._proven.get(name) == heartbeat.url) is is_proven
         }
-        return {k: each for k, each in fresh.items() if (self._proven.get(k) == each.url) is is_proven}
 
     def answer(self, body: bytes, announced: bytes) -> bytes:
         try:

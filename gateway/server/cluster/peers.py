@@ -107,10 +107,7 @@ class Peers:
         self.is_leaving = False
         self.passed_on = self.adopted = self.unreached = 0
         self._secret = secret
-        self._config = config.shared
-        # A connection stays with the gateway of the port that it came in at: a session that began elsewhere
-        # would be passed on with each turn, at twice the CPU time.
-        self._shares_port = config.server.reuse_port
+        self._config = config
         self._environ = environ
         self._driver = driver
         self._drains = drains
@@ -131,12 +128,11 @@ class Peers:
         self._numbers = count(1)
         self._load = ProcessLoad(now)
         self._loop = asyncio.get_running_loop()
-        self._idle_s = config.sessions.idle_s
-        self._with_quotas = _with_quotas(config)
 
     async def open(self, clients: Listener) -> None:
         """Listens for peers, too. Raises OSError if the address cannot be bound."""
-        self.store = await open_shared(self._config, self._environ, self._secret)
+        config, idle_s = self._config, self._config.sessions.idle_s
+        self.store = await open_shared(config.shared, self._environ, self._secret)
         sessions = self._driver.coordinator.sessions.sessions
         self.directory = Directory(
             self.store,
@@ -144,9 +140,9 @@ class Peers:
             self.alive,
             lambda tenant, facts: sessions.knows(tenant, facts, now=self._now()),
             found_twins=self._found_twins,
-            idle_s=self._idle_s,
-            with_quotas=self._with_quotas,
-            allowances=Allowances(self._config.max_tenant_mb * 1e6, stays_s=self._idle_s, now=self._now),
+            idle_s=idle_s,
+            with_quotas=_with_quotas(config),
+            allowances=Allowances(config.shared.max_tenant_mb * 1e6, stays_s=idle_s, now=self._now),
         )
         self._driver.on_publish = self.directory.publish
         handler = partial(self._handle, clients.handler)
@@ -157,12 +153,12 @@ class Peers:
             access_log=clients.access_log,
             now=clients.now,
         )
-        listen = self._config.peer_listen
+        listen = config.shared.peer_listen
         with binding("shared.peer_listen", listen):
             sockets = await listening_sockets(*split_listen(listen))
         await self.listener.open(sockets, self._tls.server)
         host = listen.rpartition(":")[0]
-        self._url = self._config.peer_url or f"{self._config.peer_scheme}://{host}:{self.listener.port}"
+        self._url = config.shared.peer_url or f"{config.shared.peer_scheme}://{host}:{self.listener.port}"
         await self.send_heartbeat()
         if self._exchanging is not None:  # clients come next, whose sessions may be the others'
             await self._exchanging
@@ -186,7 +182,9 @@ class Peers:
             await asyncio.sleep(_PERIOD_S)
 
     def _heartbeat(self) -> bytes:
-        is_busy = self._shares_port or self._load.share() >= _BUSY_FROM
+        # Of a shared port, a connection stays with the gateway that it came in at: a session that began
+        # elsewhere would be passed on with each turn, at twice the CPU time.
+        is_busy = self._config.server.reuse_port or self._load.share() >= _BUSY_FROM
         coordinator = self._driver.coordinator
         fleet, health = coordinator.fleet, coordinator.fleet.health
         heartbeat = PeerHeartbeat(
@@ -310,7 +308,7 @@ class Peers:
 
     def sweep(self, *, now: float) -> None:
         self.links.sweep(now=now)
-        if now - self._doubted_s > self._idle_s and not self.is_leaving:
+        if now - self._doubted_s > self._config.sessions.idle_s and not self.is_leaving:
             self.directory.is_in_doubt = False  # what it knew then is forgotten
 
     async def close(self) -> None:

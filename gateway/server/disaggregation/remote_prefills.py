@@ -100,8 +100,18 @@ class RemotePrefills:
     ) -> None:
         try:
             chunks = self._chunks(command, replica, request, trace)
-            if chunks is not None:
-                await self._send(command, replica, request, chunks, leg)
+            if chunks is None:
+                return
+            upstream, answer = await ask_unseen(replica, chunks)
+            head = upstream.head
+            assert head is not None
+            if head.status != HTTPStatus.OK:
+                leg.is_fault = True if head.status >= HTTPStatus.INTERNAL_SERVER_ERROR else None
+                return
+            leg.is_fault = False
+            leg.usage = usage_of(upstream, request.head.caller.endpoint, answer)
+            if leg.usage is not None:
+                leg.fields = self._connectors[replica.pool].decode_fields(answer)
         except LocalFault:
             pass
         except UpstreamError as error:
@@ -125,20 +135,6 @@ class RemotePrefills:
             return None
         leg = HttpRequest(request.head, body)
         return self._outbound.chunks(leg, replica, trace=trace, model=command.model)
-
-    async def _send(
-        self, command: RemotePrefill, replica: Replica, request: HttpRequest, chunks: list[Chunk], leg: _Leg
-    ) -> None:
-        upstream, answer = await ask_unseen(replica, chunks)
-        head = upstream.head
-        assert head is not None
-        if head.status != HTTPStatus.OK:
-            leg.is_fault = True if head.status >= HTTPStatus.INTERNAL_SERVER_ERROR else None
-            return
-        leg.is_fault = False
-        leg.usage = usage_of(upstream, request.head.caller.endpoint, answer)
-        if leg.usage is not None:
-            leg.fields = self._connectors[replica.pool].decode_fields(answer)
 
 
 # It makes a prompt of its own.

@@ -81,7 +81,6 @@ class KubernetesDiscovery:
         self._log = ChangeLog()
         # Up to which everything is known; empty: nothing is.
         self._version = ""
-        self.lists = 0
 
     async def run(self) -> None:
         while True:
@@ -128,7 +127,6 @@ class KubernetesDiscovery:
                 break
             query = f"&continue={quote(page.metadata.continues, safe='')}"
         self._slices.replace(found)
-        self.lists += 1
         self._publish()
         return version
 

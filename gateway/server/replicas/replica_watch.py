@@ -60,7 +60,6 @@ class ReplicaWatch:
 
     def open(self, tasks: TaskGroup) -> None:
         self._tasks = tasks
-        self.health.open()
         self.members.open(tasks, self._joined, self._left)
 
     def apply_config(self, config: Config, references: LoadedSecrets) -> None:
