@@ -10,7 +10,7 @@ removed. Nobody tokenizes: a session's tokens are its blocks times their size.
 
 Deviations: only the device's own blocks are counted, of the attention group that is named first.
 
-Invariants: `tokens` of a session is never negative; at most `max_blocks` blocks are remembered.
+Invariants: `tokens` of a session is never negative; at most `_MAX_BLOCKS` blocks are remembered.
 """
 
 from collections import OrderedDict
@@ -23,6 +23,7 @@ from gateway.domain.ids import SessionId
 
 _DEVICE: Final = (None, "GPU")
 _MOST_SHARERS: Final = 8
+_MAX_BLOCKS: Final = 1_000_000
 
 Hash = bytes | int
 
@@ -64,8 +65,7 @@ class _Block(msgspec.Struct, eq=False):
 class KvIndex:
     """Of one engine's life."""
 
-    def __init__(self, *, max_blocks: int = 1_000_000) -> None:
-        self._max_blocks = max_blocks
+    def __init__(self) -> None:
         self._blocks: OrderedDict[Hash, _Block] = OrderedDict()
         # The number of the batch that is wanted next.
         self.next = 0
@@ -100,7 +100,7 @@ class KvIndex:
             block = self._blocks.get(name)
             if block is None:
                 block = self._blocks[name] = _Block(event.block_size, [])
-                if len(self._blocks) > self._max_blocks:
+                if len(self._blocks) > _MAX_BLOCKS:
                     self._removed(next(iter(self._blocks)))
             if session is not None and session not in block.sessions and len(block.sessions) < _MOST_SHARERS:
                 block.sessions.append(session)

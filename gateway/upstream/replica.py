@@ -364,7 +364,7 @@ def _drop(connecting: asyncio.Task[UpstreamConnection]) -> None:
 
 
 def open_session(timeout_s: float, connector: aiohttp.TCPConnector | None = None) -> aiohttp.ClientSession:
-    """For `Replica.ask`. Nothing is decompressed, so a small answer cannot become a large one."""
+    """For our own requests. Nothing is decompressed, so a small answer cannot become a large one."""
     return aiohttp.ClientSession(
         connector=connector,
         timeout=aiohttp.ClientTimeout(total=timeout_s),

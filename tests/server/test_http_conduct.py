@@ -219,8 +219,8 @@ def test_a_key_that_no_header_can_hold_is_refused(tmp_path, key):
 def test_the_room_for_bodies_is_a_quarter_of_the_containers_memory(tmp_path, monkeypatch, text, limit):
     if text is not None:
         (tmp_path / "b").write_text(text)
-    assert memory.memory_limit([tmp_path / "a", tmp_path / "b"]) == limit
-    monkeypatch.setattr(memory, "memory_limit", lambda: limit)
+    monkeypatch.setattr(memory, "_LIMITS", (tmp_path / "a", tmp_path / "b"))
+    assert memory.memory_limit() == limit
     for count in (1, 2):
         room = 1000 // count if limit == 4000 else 2 << 30
         assert memory.max_buffered_bytes(HttpLimits(), processes=count) == room

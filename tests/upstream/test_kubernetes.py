@@ -266,12 +266,13 @@ async def test_what_is_too_large_is_not_read(server, tmp_path, monkeypatch):
         await until(lambda: server.watch_count() == 2)
         await asyncio.sleep(0.05)
         server.send(b" " * 150_000 + b"\n")
-        await until(lambda: lists(server) == 3)
+        await until(lambda: lists(server) == server.watch_count() == 3)
         server.slices["vllm-a"]["noise"] = "x" * 150_000
         server.forget()
         server.cut()
         await until(lambda: len(server.asked) > 9)
-        assert lists(server) == 3 and it.all_said == [EndpointSnapshot((A,))]
+        assert server.watch_count() == 4, "after the forgotten one there is no list to watch from"
+        assert it.all_said == [EndpointSnapshot((A,))]
 
 
 async def test_a_watch_that_says_nothing_at_all_is_given_up(server, tmp_path, monkeypatch):

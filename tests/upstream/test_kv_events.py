@@ -12,7 +12,7 @@ from zmq.constants import SocketType
 from gateway.config.upstream import DiscoveryConfig, KvEventsConfig, PoolConfig
 from gateway.domain.ids import ReplicaId
 from gateway.server.replicas.replica_discovery import Discovery
-from gateway.upstream import kv_feed
+from gateway.upstream import kv_events, kv_feed
 from gateway.upstream.kv_events import (
     AllBlocksCleared,
     BlockRemoved,
@@ -61,8 +61,9 @@ def test_other_tiers_and_groups_do_not_count():
     assert index.tokens == {"s1": 32}
 
 
-def test_memory_is_bounded():
-    index = KvIndex(max_blocks=3)
+def test_memory_is_bounded(monkeypatch):
+    monkeypatch.setattr(kv_events, "_MAX_BLOCKS", 3)
+    index = KvIndex()
     index.apply(0, [stored(*range(10))])
     assert len(index._blocks) == 3 and index.tokens == {"s1": 96}
     index.restart()

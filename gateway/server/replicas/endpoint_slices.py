@@ -111,10 +111,10 @@ class Slices:
         self._slices.pop(name, None)
 
     def snapshot(self) -> EndpointSnapshot:
-        families = {family for family, states in self._slices.values() if states}
+        first = min((family for family, states in self._slices.values() if states), default=0)
         merged: dict[str, bool] = {}
         for family, states in self._slices.values():
-            if families and family == min(families):
+            if family == first:
                 for url, is_up in states.items():
                     merged[url] = is_up or merged.get(url, False)
         return EndpointSnapshot(

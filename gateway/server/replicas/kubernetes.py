@@ -35,6 +35,7 @@ from gateway.server.replicas.endpoint_slices import (
 )
 from gateway.telemetry.log_lines import ChangeLog
 from gateway.upstream.bounded_answers import read_at_most
+from gateway.upstream.replica import open_session
 
 OnSnapshot = Callable[[EndpointSnapshot], None]
 
@@ -105,13 +106,7 @@ class KubernetesDiscovery:
     async def _open(self) -> aiohttp.ClientSession:
         ca_file, is_tls = self._config.ca_file, self._config.api.startswith("https:")
         tls = await asyncio.to_thread(ssl.create_default_context, cafile=ca_file) if is_tls else True
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=tls, limit=2),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"Accept": "application/json", "Accept-Encoding": "identity"},
-            auto_decompress=False,
-        )
+        return open_session(_LIST_S, aiohttp.TCPConnector(ssl=tls, limit=2))
 
     async def _list(self, session: aiohttp.ClientSession) -> str:
         found: list[EndpointSlice] = []
@@ -169,7 +164,7 @@ class KubernetesDiscovery:
         self, session: aiohttp.ClientSession, query: str, within_s: float
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Raises ApiError for any status but 200."""
-        config, headers = self._config, {}
+        config, headers = self._config, {"Accept": "application/json"}
         selector = quote(f"kubernetes.io/service-name={config.service}", safe="")
         path = f"/apis/discovery.k8s.io/v1/namespaces/{quote(config.namespace, safe='')}/endpointslices"
         url = URL(f"{config.api.rstrip('/')}{path}?labelSelector={selector}&{query}", encoded=True)

@@ -4,7 +4,6 @@ buffers are given back."""
 import contextlib
 import ctypes
 import gc
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +15,6 @@ _M_MMAP_THRESHOLD: Final = -3
 _LARGE_BYTES: Final = 1 << 20
 # Free memory at the end of the heap that is kept, so that usual prompts do not fetch it again each time.
 _SPARE_BYTES: Final = 4 << 20
-
-
 _BODIES_BYTES: Final = 2 << 30
 # Of cgroups v2, and of v1, as a container sees them.
 _LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -25,9 +22,9 @@ _LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory
 _BODIES_SHARE: Final = 4
 
 
-def memory_limit(places: Iterable[Path] = _LIMITS) -> int | None:
+def memory_limit() -> int | None:
     """Bytes that the container may use; None if it has no limit."""
-    for place in places:
+    for place in _LIMITS:
         with contextlib.suppress(OSError, ValueError):
             return int(place.read_text(encoding="ascii"))
     return None
