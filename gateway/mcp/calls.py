@@ -134,8 +134,6 @@ class RequestedCalls:
 
     def _unindex(self, requested: RequestedCall) -> None:
         place = (requested.tenant, requested.key)
-        alike = self._by.get(place, [])
-        if requested in alike:
-            alike.remove(requested)
-        if not alike:
-            self._by.pop(place, None)
+        self._by[place].remove(requested)
+        if not self._by[place]:
+            del self._by[place]

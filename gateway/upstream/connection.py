@@ -261,9 +261,6 @@ class UpstreamConnection(asyncio.Protocol):
         if is_over:
             done.set()
 
-    def eof_received(self) -> bool:
-        return False
-
     def connection_lost(self, exc: Exception | None) -> None:
         if self._rest and exc is None:
             rest, self._rest = self._rest, b""
