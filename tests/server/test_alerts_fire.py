@@ -167,7 +167,7 @@ async def test_a_check_that_finds_no_descriptor_leaves_the_replica_up(start):
     assert health._session is not None
     (replica,) = bench.gateway.replica_watch.replicas.values()
     await health._session.close()
-    health.open()  # without connections
+    health._session = None  # the next one has no connections
     with no_descriptors():
         await health._check(replica)
     assert [state.is_up for state in bench.brain.fleet] == [True]
