@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from gateway.responses.content import Kind, ResponseContent
-from gateway.responses.errors import is_error, reported
+from gateway.responses.errors import ErrorFields, is_error
 from gateway.responses.event_template import CALL, TEXT, THOUGHT, Piece, Pieces
-from gateway.responses.observed import ERROR_FINISH, MAX_CALLS, CachedTokens, ObservedResponse
+from gateway.responses.observed import MAX_CALLS, CachedTokens, ObservedResponse
 
 _DONE = b"[DONE]"
 # Finish reasons of answers that are not cut short.
@@ -69,13 +69,9 @@ class _Usage(msgspec.Struct):
     prompt_tokens_details: CachedTokens | None = None
 
 
-class _Completion(msgspec.Struct):
+class _Completion(ErrorFields):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
-    error: Any = None
-    type: Any = None
-    object: Any = None
-    code: Any = None
     id: Any = None
     model: Any = None
 
@@ -86,8 +82,6 @@ _COMPLETION = msgspec.json.Decoder(_Completion)
 
 
 class ChatReader:
-    """Reads chat completions and text completions."""
-
     knows_answers = True
 
     def __init__(self) -> None:
@@ -100,7 +94,7 @@ class ChatReader:
 
     def take(self, chunk: bytes, observed: ObservedResponse) -> bool | None:
         pieces = self._pieces
-        text = None if pieces.template is None else pieces.template.text_of(chunk)
+        text = pieces.text_of(chunk)
         if text is None:
             return None
         kind, content = pieces.kind, observed.content
@@ -133,11 +127,12 @@ class ChatReader:
         for choice in completion.choices or ():
             message = choice.delta or choice.message
             content = choice.text if message is None else message.content
-            if type(content) is str and not choice.index:
-                if content:
-                    observed.add_text(content)
-            elif content:
-                self._read_content(choice, content, observed)
+            if content:
+                text = None if choice.index else joined_text(content)  # clients go on with the first choice
+                if text:
+                    observed.add_text(text)
+                else:
+                    observed.count(content)
             if observed.content is not None and not choice.index:
                 _keep(choice, observed.content)
             if message is not None and _BESIDE(message) != _NOTHING_BESIDE:
@@ -146,11 +141,11 @@ class ChatReader:
                 self._finished(choice.index or 0, choice.finish_reason, observed)
             if choice.error and is_error(choice.error):
                 observed.fail(choice.error)
-        if completion.usage is not None:
-            _read_usage(completion.usage, observed)
+        if (usage := completion.usage) is not None:
+            details = usage.prompt_tokens_details or CachedTokens()
+            observed.merge_usage(usage.prompt_tokens, details.cached_tokens, usage.completion_tokens)
         if completion.error or completion.choices is None:
-            error = reported(completion.error, completion.type, completion.object, completion.code)
-            if error is not None:
+            if (error := completion.reported()) is not None:
                 observed.fail(error)
 
     def read_body(self, data: bytes, observed: ObservedResponse) -> None:
@@ -159,14 +154,6 @@ class ChatReader:
         self.read_event(data, observed)
         observed.has_terminal |= self._choices is not None
         observed.has_first_token |= bool(self._choices)
-
-    def _read_content(self, choice: _Choice, content: object, observed: ObservedResponse) -> None:
-        """Content parts, or another choice than the first: clients continue with the first."""
-        text = joined_text(content)
-        if choice.index or not text:
-            observed.count(content)
-        if text and not choice.index:
-            observed.add_text(text)
 
     def _read_beside(self, choice: _Choice, message: _Delta, observed: ObservedResponse) -> None:
         if thought := message.reasoning or message.reasoning_content:
@@ -178,13 +165,11 @@ class ChatReader:
             read_call(choice.index or 0, call, observed)
 
     def _finished(self, index: int, reason: str, observed: ObservedResponse) -> None:
-        observed.finish_reason = reason
         if self._open_calls and reason in _WHOLE:
             for place in tuple(self._open_calls):
                 if place[0] == index:
                     observed.close_call((place, self._open_calls.pop(place)[0]))
-        if reason == ERROR_FINISH:
-            observed.fail(None)
+        observed.finish(reason)
 
     def _read_piece(self, choice: int, call: _Call, observed: ObservedResponse) -> None:
         place = (choice, call.index or 0)
@@ -278,12 +263,9 @@ def _read_call(choice: int, call: _Call, observed: ObservedResponse) -> None:
 
 
 def _read_arguments(call: object, function: _Function, observed: ObservedResponse) -> None:
-    piece = function.arguments
-    if type(piece) is str:
-        observed.add_arguments(call, piece)
-    piece = function.input
-    if type(piece) is str:
-        observed.add_arguments(call, piece)
+    for piece in (function.arguments, function.input):
+        if type(piece) is str:
+            observed.add_arguments(call, piece)
 
 
 def joined_text(content: object) -> str | None:
@@ -297,14 +279,5 @@ def joined_text(content: object) -> str | None:
 
 def _has_content(choice: _Choice) -> bool:
     delta = choice.delta or _NO_DELTA
-    thoughts = delta.reasoning, delta.reasoning_content
-    for part in (delta.content, delta.tool_calls, choice.text, *thoughts, delta.refusal, delta.function_call):
-        if part not in _NOTHING:
-            return True
-    return delta.audio not in _NOTHING
-
-
-def _read_usage(usage: _Usage, observed: ObservedResponse) -> None:
-    details = usage.prompt_tokens_details
-    cached_tokens = None if details is None else details.cached_tokens
-    observed.merge_usage(usage.prompt_tokens, cached_tokens, usage.completion_tokens)
+    parts = choice.text, *[getattr(delta, each) for each in _DELTA_FIELDS]
+    return any(part not in _NOTHING for part in parts)

@@ -3,6 +3,8 @@ client's (pure)."""
 
 from typing import Any, Final
 
+import msgspec
+
 UNKNOWN: Final = 500
 _FIELDS: Final = ("code", "status", "status_code", "http_status", "http_status_code", "error_code")
 # In the names that vLLM, SGLang, OpenAI, Anthropic and LiteLLM give errors.
@@ -19,18 +21,22 @@ def is_error(error: object) -> bool:
     return any(error.values()) if isinstance(error, dict) else bool(error)
 
 
-def reported(error: object, kind: object, shape: object, code: object) -> object | None:
-    """The error that an answer, or an event, consists in, by its fields `error`, `type`, `object` and `code`;
-    None if it is something else. vLLM before 0.11 wrote errors without a layer around them."""
-    if is_error(error):
-        return error
-    is_bare = "error" in (kind, shape) or (type(code) is int and 400 <= code < 600)
-    return {"code": code, "type": kind} if is_bare else None
+class ErrorFields(msgspec.Struct):
+    """Of an answer, or an event."""
 
+    error: Any = None
+    type: Any = None
+    object: Any = None
+    code: Any = None
 
-def error_in(answer: dict[str, Any]) -> object | None:
-    """The same of one whose other fields fit no protocol."""
-    return reported(*map(answer.get, ("error", "type", "object", "code")))
+    def reported(self) -> Any:
+        """The error that it consists in; None if it is something else. vLLM before 0.11 wrote errors without
+        a layer around them."""
+        if is_error(self.error):
+            return self.error
+        code = self.code
+        is_bare = "error" in (self.type, self.object) or (type(code) is int and 400 <= code < 600)
+        return {"code": code, "type": self.type} if is_bare else None
 
 
 def error_status(error: object) -> int:

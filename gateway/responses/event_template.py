@@ -100,7 +100,8 @@ class Pieces:
     def __init__(self, piece_of: PieceOf) -> None:
         self._piece_of = piece_of
         self._tries = _MAX_TRIES
-        self.template: EventTemplate | None = None
+        # The text of whole events like the one that was learnt; None for others.
+        self.text_of: Callable[[bytes], str | None] = lambda _: None
         self.kind = TEXT
         self.place: object = None
 
@@ -117,7 +118,7 @@ class Pieces:
             for start in _STARTS:
                 template = _around(event, start)
                 if template is not None and self._piece_of(_data_of(template.with_text(other.text))) == other:
-                    self.template, self.kind, self.place = template, piece.kind, piece.place
+                    self.text_of, self.kind, self.place = template.text_of, piece.kind, piece.place
                     return
         except UNREADABLE:
             return

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Raw
 
 from gateway.responses.content import Kind, ResponseContent
-from gateway.responses.errors import reported
+from gateway.responses.errors import ErrorFields
 from gateway.responses.event_template import CALL, TEXT, Piece, Pieces
-from gateway.responses.observed import ERROR_FINISH, ObservedResponse
+from gateway.responses.observed import ObservedResponse
 from gateway.wire.body import ABSENT
 
 
@@ -32,16 +32,13 @@ class _Block(msgspec.Struct):
     input: Raw = ABSENT
 
 
-class _Message(msgspec.Struct):
+class _Message(ErrorFields):
     type: str | None = None
     content: list[_Block] | None = None
     stop_reason: str | None = None
     usage: _Usage | None = None
     id: Any = None
     model: Any = None
-    error: Any = None
-    object: Any = None
-    code: Any = None
 
 
 class _Delta(msgspec.Struct):
@@ -53,16 +50,13 @@ class _Delta(msgspec.Struct):
     signature: str | None = None
 
 
-class _Event(msgspec.Struct):
+class _Event(ErrorFields):
     type: str | None = None
     message: _Message | None = None
     index: int | None = None
     content_block: _Block | None = None
     delta: _Delta | None = None
     usage: _Usage | None = None
-    error: Any = None
-    object: Any = None
-    code: Any = None
 
 
 _NO_INPUT = frozenset({b"", b"{}", b"null"})
@@ -71,8 +65,6 @@ _MESSAGE = msgspec.json.Decoder(_Message)
 
 
 class MessagesReader:
-    """Reads Messages."""
-
     knows_answers = True
 
     def __init__(self) -> None:
@@ -82,7 +74,7 @@ class MessagesReader:
 
     def take(self, chunk: bytes, observed: ObservedResponse) -> bool | None:
         pieces = self._pieces
-        text = None if pieces.template is None else pieces.template.text_of(chunk)
+        text = pieces.text_of(chunk)
         if text is None:
             return None
         kind = pieces.kind
@@ -117,7 +109,7 @@ class MessagesReader:
                 observed.add_names(event.message.id, event.message.model)
                 self._read_usage(event.message.usage, observed)
             case "message_delta":
-                self._read_stop(event.delta.stop_reason if event.delta else None, observed)
+                observed.finish(event.delta.stop_reason if event.delta else None)
                 self._read_usage(event.usage, observed)
             case "message_stop":
                 observed.has_terminal = True
@@ -132,7 +124,7 @@ class MessagesReader:
             observed.close_call(block.id)
             if observed.content is not None:
                 _keep_block(place, block, observed.content)
-        self._read_stop(message.stop_reason, observed)
+        observed.finish(message.stop_reason)
         _read_error(message, observed)
         self._read_usage(message.usage, observed)
         observed.has_terminal |= message.content is not None or message.stop_reason is not None
@@ -153,12 +145,6 @@ class MessagesReader:
         else:
             observed.count(block.thinking)
 
-    def _read_stop(self, stop_reason: str | None, observed: ObservedResponse) -> None:
-        if stop_reason is not None:
-            observed.finish_reason = stop_reason
-        if stop_reason == ERROR_FINISH:
-            observed.fail(None)
-
     def _read_usage(self, usage: _Usage | None, observed: ObservedResponse) -> None:
         if usage is None:
             return
@@ -171,8 +157,7 @@ class MessagesReader:
 
 
 def _read_error(part: _Event | _Message, observed: ObservedResponse) -> None:
-    error = reported(part.error, part.type, part.object, part.code)
-    if error is not None:
+    if (error := part.reported()) is not None:
         observed.fail(error)
 
 

@@ -80,6 +80,12 @@ class ObservedResponse:
         self.finish_reason, self.has_terminal = finish_reason, True
         self.error_status = error_status(error)
 
+    def finish(self, reason: str | None) -> None:
+        if reason is not None:
+            self.finish_reason = reason
+        if reason == ERROR_FINISH:
+            self.fail(None)
+
     def failure(self, *, is_known: bool, lacks: str = "truncated") -> str:
         """`Answer.failure`. `is_known`: all of the answer was read; `lacks`: what it is without its end."""
         if self.error_status:
@@ -210,12 +216,9 @@ class ObservedResponse:
         return bool(self._text or self._arguments)
 
     def merge_usage(self, prompt: int | None, cached: int | None, output: int | None) -> None:
-        old = self.usage
-        self.usage = Usage(
-            prompt_tokens=prompt if prompt is not None and 0 <= prompt < MAX_TOKENS else old.prompt_tokens,
-            cached_tokens=cached if cached is not None and 0 <= cached < MAX_TOKENS else old.cached_tokens,
-            output_tokens=output if output is not None and 0 <= output < MAX_TOKENS else old.output_tokens,
-        )
+        counts = {"prompt_tokens": prompt, "cached_tokens": cached, "output_tokens": output}
+        known = {name: n for name, n in counts.items() if n is not None and 0 <= n < MAX_TOKENS}
+        self.usage = msgspec.structs.replace(self.usage, **known)
 
     def answer(self, status: int, failure: str = "") -> Answer:
         return Answer(

@@ -120,10 +120,11 @@ class StreamObserver(ResponseObserver):
     def __init__(
         self,
         make_reader: type[AnswerReader],
-        may_keep: MayKeep | None = None,
+        _: MayKeep | None = None,
+        *,
         observed: ObservedResponse | None = None,
     ) -> None:
-        self.seen = observed or ObservedResponse()
+        super().__init__(observed)
         self._reader = make_reader()
         self._splitter = EventSplitter()
         self._events_left = MAX_EVENTS
@@ -202,7 +203,7 @@ class StreamObserver(ResponseObserver):
             data, read = block, self._reader.read_body
         if data:
             try:
-                is_lost = is_unread = len(data) > MAX_STRUCTURE and _is_dense(data)
+                is_lost = is_unread = len(data) > MAX_STRUCTURE and structure_of(data) > MAX_STRUCTURE
                 if not is_unread:
                     read(data, observed)
             except UNREADABLE:
@@ -316,7 +317,7 @@ class BodyObserver(ResponseObserver):
         if len(self._pieces) > 1:
             self._pieces = [b"".join(self._pieces)]
         data, self._is_known = self._pieces[0], False
-        if len(data) > MAX_STRUCTURE and _is_dense(data):
+        if len(data) > MAX_STRUCTURE and structure_of(data) > MAX_STRUCTURE:
             return
         read = self._make_reader().read_body
         try:
@@ -391,7 +392,3 @@ def _choose_reader(protocol: Protocol, work: Work) -> type[AnswerReader] | None:
             return None
         case _:
             return ErrorReader
-
-
-def _is_dense(data: bytes) -> bool:
-    return len(data) > MAX_STRUCTURE and structure_of(data) > MAX_STRUCTURE

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.responses.errors import error_in, is_error
+from gateway.responses.errors import ErrorFields, is_error
 from gateway.responses.observed import AnswerReader, ObservedResponse
 from gateway.wire.body import UNREADABLE
 from gateway.wire.engine_json import read_loosely
@@ -38,17 +38,14 @@ def read_anyway(
             return True
     except UNREADABLE:
         pass
-    error = error_in(value)
+    error = ErrorFields(*map(value.get, ErrorFields.__struct_fields__)).reported()
     if error is not None:
         observed.fail(error)
     has_answer = any(isinstance(value.get(name), list) and value[name] for name in _ANSWERS)
     return None if has_answer else error is not None
 
 
-class _Answer(msgspec.Struct):
-    error: Any = None
-    object: Any = None
-    code: Any = None
+class _Answer(ErrorFields):
     id: Any = None
     status: Any = None
 

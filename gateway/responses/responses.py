@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from gateway.responses.chat import joined_text
 from gateway.responses.content import Kind, ResponseContent
-from gateway.responses.errors import reported
+from gateway.responses.errors import ErrorFields
 from gateway.responses.event_template import Piece, Pieces
 from gateway.responses.observed import ERROR_FINISH, MAX_CALLS, CachedTokens, ObservedResponse
 from gateway.wire.body import ABSENT, read_text, read_text_or_id
@@ -45,7 +45,7 @@ class _IncompleteDetails(msgspec.Struct):
     reason: str | None = None
 
 
-class _Stored(msgspec.Struct):
+class _Stored(ErrorFields):
     """A response, a conversation, or a list of items."""
 
     id: str | None = None
@@ -57,20 +57,13 @@ class _Stored(msgspec.Struct):
     usage: _Usage | None = None
     model: Any = None
     conversation: Raw = ABSENT
-    error: Any = None
-    type: Any = None
-    object: Any = None
-    code: Any = None
 
 
-class _Event(msgspec.Struct):
+class _Event(ErrorFields):
     type: str | None = None
     response: _Stored | None = None
     item: _Item | None = None
     output_index: int | None = None
-    error: Any = None
-    object: Any = None
-    code: Any = None
 
 
 class _Piece(msgspec.Struct):
@@ -105,8 +98,6 @@ _STORED = msgspec.json.Decoder(_Stored)
 
 
 class ResponsesReader:
-    """Reads responses."""
-
     knows_answers = True
 
     def __init__(self) -> None:
@@ -125,7 +116,7 @@ class ResponsesReader:
             observed.streamed_bytes += size - _FIELDS_BYTES if size > _UNPACED_BELOW_BYTES else _TOKEN_BYTES
             return False
         pieces = self._pieces
-        text = None if pieces.template is None else pieces.template.text_of(chunk)
+        text = pieces.text_of(chunk)
         if text is None:
             return None
         call_id = self._calls.get(pieces.place)
@@ -168,7 +159,7 @@ class ResponsesReader:
             _read_stored(event.response, observed, has_output=self._has_output, has_items=has_items)
         if kind in _TERMINALS:
             observed.has_terminal = True
-        error = reported(event.error, kind, event.object, event.code)
+        error = event.reported()
         if error is not None or (kind == "response.failed" and not observed.error_status):
             observed.fail(error)
 
@@ -230,8 +221,9 @@ def _read_stored(stored: _Stored, observed: ObservedResponse, *, has_output: boo
             _keep(place, item, observed.content)
     for item in stored.data or ():
         observed.add_state_id(item.id)
-    if stored.usage is not None:
-        _read_usage(stored.usage, observed)
+    if (usage := stored.usage) is not None:
+        tokens = usage.input_tokens_details or CachedTokens()
+        observed.merge_usage(usage.input_tokens, tokens.cached_tokens, usage.output_tokens)
     details = stored.incomplete_details
     if details is not None and details.reason is not None:
         observed.finish_reason = details.reason
@@ -242,7 +234,7 @@ def _read_stored(stored: _Stored, observed: ObservedResponse, *, has_output: boo
 
 
 def _error_of(stored: _Stored) -> object | None:
-    error = reported(stored.error, stored.type, stored.object, stored.code)
+    error = stored.reported()
     return {} if error is None and stored.status == "failed" else error
 
 
@@ -288,9 +280,3 @@ def _read_content(item: _Item, observed: ObservedResponse) -> None:
         if arguments := read_text(item.arguments) or read_text(item.input):
             observed.set_arguments(item.call_id, arguments)
         observed.close_call(item.call_id)
-
-
-def _read_usage(usage: _Usage, observed: ObservedResponse) -> None:
-    details = usage.input_tokens_details
-    cached_tokens = None if details is None else details.cached_tokens
-    observed.merge_usage(usage.input_tokens, cached_tokens, usage.output_tokens)
