@@ -33,14 +33,6 @@ class TurnLog:
         self._updates: dict[PoolId, deque[WindowUpdated]] = {}
         self._folds: dict[type, Callable[[Any], None]] = {
             rec.TurnArrived: self._arrived,
-            rec.TurnWaited: self._waited,
-            rec.Routed: self._routed,
-            rec.GpuSubmit: self._submitted,
-            rec.GpuFirstToken: self._first_token,
-            rec.GpuEnd: self._ended,
-            rec.Refused: self._refused,
-            rec.TurnLeft: self._left,
-            rec.ToolStart: self._tools_started,
             rec.ToolEnd: self._tools_ended,
             rec.SessionEnded: self._session_ended,
             WindowUpdated: self._window_updated,
@@ -49,11 +41,14 @@ class TurnLog:
     def catch_up(self, limit: int) -> bool:
         self.number = max(self.number, self._ring.first - 1)
         records = self._ring.behind(self.number, limit)
-        folds = self._folds
+        record: Any
         for record in records:
-            fold = folds.get(type(record))
-            if fold is not None:
+            if (fold := self._folds.get(type(record))) is not None:
                 fold(record)
+            elif hasattr(record, "turn") and (turn := self._turns.get(record.turn)) is not None:
+                _fold(turn, record)
+                if isinstance(record, rec.Refused | rec.TurnLeft):
+                    del self._turns[record.turn]
         self.number += len(records)
         return self.number >= self._ring.last
 
@@ -90,48 +85,6 @@ class TurnLog:
             self._sessions.move_to_end(record.session)
         turns.append(turn)
 
-    def _waited(self, record: rec.TurnWaited) -> None:
-        if (turn := self._turns.get(record.turn)) is not None:
-            turn.wait_reason = record.reason
-
-    def _routed(self, record: rec.Routed) -> None:
-        if (turn := self._turns.get(record.turn)) is not None:
-            turn.replica, turn.reason = record.replica, record.reason
-            turn.queue_ms = record.waited_ms
-
-    def _submitted(self, record: rec.GpuSubmit) -> None:
-        if (turn := self._turns.get(record.turn)) is not None:
-            turn.submitted_s = record.at_s
-            turn.first_token_s = turn.ended_s = turn.outcome = None  # of an attempt before
-            if record.expected is not None:
-                turn.expected_first_token_ms = record.expected.first_token_ms
-                turn.expected_completion_ms = record.expected.completion_ms
-
-    def _first_token(self, record: rec.GpuFirstToken) -> None:
-        if (turn := self._turns.get(record.turn)) is not None:
-            turn.first_token_s = record.at_s
-
-    def _ended(self, record: rec.GpuEnd) -> None:
-        if (turn := self._turns.get(record.turn)) is None:
-            return
-        usage = record.usage
-        turn.ended_s, turn.outcome, turn.status = record.at_s, record.outcome, record.status
-        turn.prompt_tokens, turn.cached_tokens = usage.prompt_tokens, usage.cached_tokens
-        turn.output_tokens = usage.output_tokens
-
-    def _refused(self, record: rec.Refused) -> None:
-        if (turn := self._turns.pop(record.turn, None)) is not None:
-            turn.ended_s, turn.outcome, turn.refusal = record.at_s, "refused", record.reason
-            turn.queue_ms = record.waited_ms
-
-    def _left(self, record: rec.TurnLeft) -> None:
-        if (turn := self._turns.pop(record.turn, None)) is not None:
-            turn.ended_s, turn.outcome, turn.queue_ms = record.at_s, "client_left", record.waited_ms
-
-    def _tools_started(self, record: rec.ToolStart) -> None:
-        if (turn := self._turns.get(record.turn)) is not None:
-            turn.tools = record.names
-
     def _tools_ended(self, record: rec.ToolEnd) -> None:
         for turn in reversed(self._sessions.get(record.session, ())):
             if turn.tools and turn.tools_ended_s is None and turn.turn != record.turn:
@@ -148,3 +101,33 @@ class TurnLog:
             updates = self._updates[record.pool] = deque(maxlen=UPDATES_OF_A_POOL)
         if updates is not None:
             updates.append(record)
+
+
+def _fold(turn: TurnView, record: rec.Record) -> None:
+    match record:
+        case rec.TurnWaited():
+            turn.wait_reason = record.reason
+        case rec.Routed():
+            turn.replica, turn.reason, turn.queue_ms = record.replica, record.reason, record.waited_ms
+        case rec.GpuSubmit():
+            turn.submitted_s = record.at_s
+            turn.first_token_s = turn.ended_s = turn.outcome = None  # of an attempt before
+            if record.expected is not None:
+                turn.expected_first_token_ms = record.expected.first_token_ms
+                turn.expected_completion_ms = record.expected.completion_ms
+        case rec.GpuFirstToken():
+            turn.first_token_s = record.at_s
+        case rec.GpuEnd():
+            usage = record.usage
+            turn.ended_s, turn.outcome, turn.status = record.at_s, record.outcome, record.status
+            turn.prompt_tokens, turn.cached_tokens = usage.prompt_tokens, usage.cached_tokens
+            turn.output_tokens = usage.output_tokens
+        case rec.Refused():
+            turn.ended_s, turn.outcome, turn.refusal = record.at_s, "refused", record.reason
+            turn.queue_ms = record.waited_ms
+        case rec.TurnLeft():
+            turn.ended_s, turn.outcome, turn.queue_ms = record.at_s, "client_left", record.waited_ms
+        case rec.ToolStart():
+            turn.tools = record.names
+        case _:
+            pass
