@@ -6,12 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.config.telemetry import OtelConfig
 from gateway.core.commands import Refuse
 from gateway.domain import records as rec
 from gateway.domain.decision import Edge, RefusalReason, SessionSource
 from gateway.domain.ids import RequestId, SessionId, TenantId
 from gateway.domain.request import Protocol, Transcript, Usage
 from gateway.telemetry.otel import spans as module
+from gateway.telemetry.otel.contents import Contents
 from gateway.telemetry.otel.otlp import CLIENT, SERVER
 from gateway.telemetry.otel.spans import Spans
 from gateway.telemetry.otel.trace_context import TraceContexts, span_id
@@ -41,7 +43,9 @@ class Traced:
     ) -> None:
         self.play = Playbook(**settings)
         self.contexts = TraceContexts(share, max_sessions=max_sessions)
-        self.spans = Spans(self.contexts, spans_per_s=spans_per_s, max_sessions=max_sessions)
+        self.spans = Spans(
+            self.contexts, spans_per_s=spans_per_s, max_sessions=max_sessions, contents=Contents(OtelConfig())
+        )
         self.seen: list[Any] = []
 
     def read(self):
@@ -261,7 +265,7 @@ def test_sub_agents_are_linked():
         parent=ONE,
     )  # fmt: skip
     contexts = TraceContexts(1.0, max_sessions=9)
-    spans = Spans(contexts, spans_per_s=1e6, max_sessions=9)
+    spans = Spans(contexts, spans_per_s=1e6, max_sessions=9, contents=Contents(OtelConfig()))
     out = spans.take(records, now=1.0)
     assert [span.links for span in out] == [[], [(contexts.of(ONE).trace_id, span_id("r0"))], []]
     [root] = spans.take([child, msgspec.structs.replace(records[0], session=TWO)], now=1.0)

@@ -9,7 +9,6 @@ left out, and counted; headers are never held.
 """
 
 from collections.abc import Generator
-from typing import Final
 
 import msgspec
 
@@ -19,14 +18,12 @@ from gateway.domain.request import Protocol
 from gateway.responses.content import ResponseContent
 from gateway.telemetry.otel.messages import Attribute, describing
 
-_UNKNOWN: Final = "unknown"
-
 
 class Content(msgspec.Struct, eq=False):
     protocol: Protocol
     body: bytes
     response: ResponseContent
-    finish_reason: str = _UNKNOWN
+    finish_reason: str = "unknown"
 
     @property
     def size(self) -> int:

@@ -62,9 +62,9 @@ class TraceExport:
         self._max_pending = config.max_pending
         self._clock = clock
         self._resource = resource_of(config)
-        self._contents = contents
+        self._contents = contents if contents is not None else Contents(config)
         self._spans = Spans(
-            contexts, spans_per_s=config.max_spans_per_s, max_sessions=max_sessions, contents=contents
+            contexts, spans_per_s=config.max_spans_per_s, max_sessions=max_sessions, contents=self._contents
         )
         self._pending: deque[tuple[bytes, Content | None]] = deque()
         self._batch: list[bytes] = []
@@ -81,7 +81,7 @@ class TraceExport:
 
     def take(self, records: list[rec.Record]) -> None:
         self._take(self._spans.take(records, now=self._clock()))
-        if self._contents is not None:
+        if self._contents.bytes:
             for record in records:
                 if type(record) in _ENDS and getattr(record, "outcome", "") != "failed":
                     self._contents.forget(record.turn)  # type: ignore[union-attr]
@@ -121,7 +121,7 @@ class TraceExport:
             self._let_go(span.content)
 
     def _let_go(self, content: Content | None) -> None:
-        if content is not None and self._contents is not None:
+        if content is not None:
             self._contents.let_go(content)
 
     async def _send(self) -> bool:
@@ -142,7 +142,7 @@ class TraceExport:
         while self._pending and len(batch) < _SPANS_AT_ONCE and size < _BYTES_AT_ONCE:
             span, content = self._pending.popleft()
             batch.append(span)
-            if content is not None and self._contents is not None:
+            if content is not None:
                 try:
                     batch[-1] += await _written(self._contents, content)
                 finally:

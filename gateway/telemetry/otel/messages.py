@@ -67,7 +67,6 @@ _SHAPED: Final = frozenset(
     )
 )
 _MEDIA: Final = ("image", "audio", "video")
-_DATA_URL: Final = "data:"
 
 
 class _Prompt(msgspec.Struct):
@@ -298,7 +297,7 @@ def _media(modality: str, part: dict[str, Any], budget: ByteBudget) -> dict[str,
     """Where it is, if it is elsewhere; else that it was there."""
     at = part.get(f"{modality}_url") or part.get("source") or part
     at = at.get("url", at.get("file_id")) if isinstance(at, dict) else at
-    if isinstance(at, str) and not at.startswith(_DATA_URL):
+    if isinstance(at, str) and not at.startswith("data:"):
         kind, field = ("uri", "uri") if ":" in at else ("file", "file_id")
         return {"type": kind, "modality": modality, field: budget.text(at)}
     budget.is_cut = True

@@ -56,7 +56,6 @@ class _Turn(msgspec.Struct):
     routed: rec.Routed | None = None
     routed_first_s: float | None = None
     attempts: list[_Attempt] = []
-    tools: tuple[str, ...] = ()
 
 
 class _Session(msgspec.Struct):
@@ -79,10 +78,10 @@ class Spans:
         *,
         spans_per_s: float,
         max_sessions: int,
-        contents: Contents | None = None,
+        contents: Contents,
     ) -> None:
         """`max_sessions`: as many as the brain keeps, so that none ends here before it does there;
-        `contents`: of turns, for their spans; None if they are not exported."""
+        `contents`: of turns, for their spans."""
         self._contexts = contexts
         self._contents = contents
         self._max_sessions = max_sessions
@@ -101,11 +100,11 @@ class Spans:
         self._takes_of_turn: dict[type, Callable[[_Turn, Any], None]] = {
             rec.TurnWaited: self._waited,
             rec.Routed: self._routed,
-            rec.GpuSubmit: self._submitted,
+            rec.GpuSubmit: lambda turn, record: turn.attempts.append(_Attempt(record)),
             rec.GpuFirstToken: self._first_token,
             rec.GpuEnd: self._ended,
-            rec.Refused: self._refused,
-            rec.TurnLeft: self._left,
+            rec.Refused: lambda _, record: self._finish(record.turn, record.at_s, record.reason.value),
+            rec.TurnLeft: lambda _, record: self._finish(record.turn, record.at_s, "client_left"),
             rec.ToolEnd: self._tools_ended,
         }
 
@@ -240,9 +239,6 @@ class Spans:
         if turn.routed_first_s is None:
             turn.routed_first_s = record.at_s
 
-    def _submitted(self, turn: _Turn, record: rec.GpuSubmit) -> None:
-        turn.attempts.append(_Attempt(record))
-
     def _first_token(self, turn: _Turn, record: rec.GpuFirstToken) -> None:
         if turn.attempts:
             turn.attempts[-1].first_token_s = record.at_s
@@ -252,12 +248,6 @@ class Spans:
             turn.attempts[-1].end = record
         if record.outcome != "failed":  # else it goes elsewhere, or is refused
             self._finish(record.turn, record.at_s, record.outcome)
-
-    def _refused(self, turn: _Turn, record: rec.Refused) -> None:
-        self._finish(record.turn, record.at_s, record.reason.value)
-
-    def _left(self, turn: _Turn, record: rec.TurnLeft) -> None:
-        self._finish(record.turn, record.at_s, "client_left")
 
     def _tools_ended(self, turn: _Turn, record: rec.ToolEnd) -> None:
         session = self._sessions.get(record.session)
@@ -298,30 +288,23 @@ class Spans:
             self._part(trace_id, own, f"queue {name}", "queue", turn.arrived.at_s, queued_to_s, attributes)
         for number, attempt in enumerate(turn.attempts, 1):
             self._attempt(own, turn, number, attempt, end_s)
-        content = None
-        if self._contents is not None:
-            end = turn.attempts[-1].end if turn.attempts else None
-            content = self._contents.ended(name, (end and end.finish_reason) or outcome)
+        end = turn.attempts[-1].end if turn.attempts else None
+        content = self._contents.ended(name, (end and end.finish_reason) or outcome)
         self._out.append(_turn_span(turn, own, end_s, outcome, self._contexts, content))
 
     def _attempt(self, own: bytes, turn: _Turn, number: int, attempt: _Attempt, end_s: float) -> None:
-        trace_id, name = turn.trace.trace_id, turn.arrived.turn
-        submitted, end = attempt.submitted, attempt.end
-        ended_s = end.at_s if end is not None else end_s
-        first_s = attempt.first_token_s
+        submitted, end, first_s = attempt.submitted, attempt.end, attempt.first_token_s
+        begin_s, ended_s = submitted.at_s, end.at_s if end is not None else end_s
         there = (("turnpike.replica", submitted.replica), ("turnpike.attempt", submitted.attempt))
         error = end.outcome if end is not None and end.outcome in ("failed", "cut") else ""
+        parts = [("prefill", begin_s, ended_s, error)]
         if not turn.arrived.is_streamed:  # where the prompt ends and the answer begins cannot be seen
-            self._part(
-                trace_id, own, f"generate {name} {number}", "generate", submitted.at_s, ended_s, there, error
-            )
-            return
-        self._part(
-            trace_id, own, f"prefill {name} {number}", "prefill", submitted.at_s,
-            first_s if first_s is not None else ended_s, there, "" if first_s is not None else error,
-        )  # fmt: skip
-        if first_s is not None:
-            self._part(trace_id, own, f"decode {name} {number}", "decode", first_s, ended_s, there, error)
+            parts = [("generate", begin_s, ended_s, error)]
+        elif first_s is not None:
+            parts = [("prefill", begin_s, first_s, ""), ("decode", first_s, ended_s, error)]
+        for part, start_s, until_s, why in parts:
+            identity = f"{part} {turn.arrived.turn} {number}"
+            self._part(turn.trace.trace_id, own, identity, part, start_s, until_s, there, why)
 
     def _part(
         self, trace_id: bytes, parent: bytes, identity: str, name: str, start_s: float, end_s: float,
