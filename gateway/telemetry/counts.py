@@ -119,6 +119,7 @@ class Counts:
             yield histogram(name, what, {(each,): spread for each, spread in spreads.items()}, ["replica"])
 
     def flush(self) -> None:
+        """Counts what was taken and not looked at yet."""
         fresh, self._fresh = self._fresh, []
         for take in self._beside:
             take(fresh)

@@ -22,46 +22,34 @@ from gateway.telemetry.usage import Usages
 
 # Counters that somebody else keeps: name → what it is, and its value.
 Odometers = Mapping[str, tuple[str, Callable[[], int]]]
+_LOCAL_FAULTS: Final = (
+    "Failed connections to replicas for want of descriptors, ports or memory of the gateway"
+)
 
 
-_WHAT: Final = {
-    "client_connections": "Open client connections, TLS handshakes included",
-    "tunnels": "Open WebSockets of clients",
-    "peers_alive": "Live gateways of the same store, without this one",
-    "tunnel_requests": "WebSocket requests, opened or refused with 426",
-    "background_restarts": "Restarts of failed background loops",
-    "local_faults": "Failed connections to replicas for want of descriptors, ports or memory of the gateway",
-    "requests_unread": "Requests passed on unread: malformed, or too large",
-}
-
-
-class Metrics(Collector):
+class Metrics(Counts, Collector):
     def __init__(
         self,
         gauges: Callable[[], Gauges],
-        odometers: Odometers | None = None,
+        odometers: Odometers,
         *,
         restarts: Mapping[str, int] | None = None,
         local_faults: Mapping[str, int] | None = None,
         connections: Callable[[], int] = lambda: 0,
         peers: Callable[[], int] = lambda: 0,
-        outcome: Objective | None = None,
+        outcome: Objective,
         usages: Usages | None = None,
     ) -> None:
         """`restarts`: of background loops, by name; `local_faults`: by kind; `connections`: of clients;
         `peers`: other gateways that live. Somebody else counts them."""
+        super().__init__((outcome.take,), usages)
         self._gauges = gauges
         self._restarts = restarts if restarts is not None else {}
         self._local_faults = local_faults if local_faults is not None else {}
         self._connections = connections
         self._peers = peers
-        self._odometers = dict(odometers or {})
+        self._odometers = odometers
         self._outcome = outcome
-        self._counts = Counts((outcome.take,) if outcome is not None else (), usages)
-        self.usages = self._counts.usages
-        self.take = self._counts.take
-        # Counts what was taken and not looked at yet.
-        self.flush = self._counts.flush
         # From a whole request to its being sent on, in seconds, of some that did not wait.
         self.overhead = Histogram(SHORT)
         # How late the event loop is, in seconds.
@@ -84,8 +72,7 @@ class Metrics(Collector):
         PlatformCollector(registry=self._registry)
 
     def render(self) -> bytes:
-        text = generate_latest(self._registry)
-        return text + self._outcome.text().encode() if self._outcome is not None else text
+        return generate_latest(self._registry) + self._outcome.text().encode()
 
     def collect(self) -> Iterator[Metric]:
         yield InfoMetricFamily("turnpike_build", "Version of the gateway", {"version": __version__})
@@ -98,29 +85,31 @@ class Metrics(Collector):
                 for (endpoint, status, has_failed), count in self.requests.items()
             },
         )
-        yield from self._counts.families()
-        if self._outcome is not None:
-            yield from self._outcome.families()
+        yield from self.families()
+        yield from self._outcome.families()
         yield from gauge_families(self._gauges())
-        for name, value in (
-            ("client_connections", self._connections()),
-            ("tunnels", self.tunnels["opened"] - self.tunnels["closed"]),
-            ("peers_alive", self._peers()),
+        open_tunnels = self.tunnels["opened"] - self.tunnels["closed"]
+        for name, what, value in (
+            ("client_connections", "Open client connections, TLS handshakes included", self._connections()),
+            ("tunnels", "Open WebSockets of clients", open_tunnels),
+            ("peers_alive", "Live gateways of the same store, without this one", self._peers()),
         ):
-            yield GaugeMetricFamily(f"turnpike_{name}", _WHAT[name], value)
+            yield GaugeMetricFamily(f"turnpike_{name}", what, value)
         if (is_up := self.is_store_up()) is not None:
             yield GaugeMetricFamily("turnpike_store_up", "1 if the shared store answers", is_up)
         what = "Expiry of a certificate of the gateway, in Unix time"
         yield gauge("certificate_expires_seconds", what, ["setting"], self.certificate_ends)
         for name, (what, read) in self._odometers.items():
             yield CounterMetricFamily(f"turnpike_{name}", what, read())
-        for name, label, counts in (
-            ("tunnel_requests", "outcome", {each: self.tunnels[each] for each in ("opened", "refused")}),
-            ("background_restarts", "loop", self._restarts),
-            ("local_faults", "kind", self._local_faults),
-            ("requests_unread", "reason", {each: self.unread[each] for each in ("malformed", "oversized")}),
+        tunnels = {each: self.tunnels[each] for each in ("opened", "refused")}
+        unread = {each: self.unread[each] for each in ("malformed", "oversized")}
+        for name, what, label, counts in (
+            ("tunnel_requests", "WebSocket requests, opened or refused with 426", "outcome", tunnels),
+            ("background_restarts", "Restarts of failed background loops", "loop", self._restarts),
+            ("local_faults", _LOCAL_FAULTS, "kind", self._local_faults),
+            ("requests_unread", "Requests passed on unread: malformed, or too large", "reason", unread),
         ):
-            yield counter(name, _WHAT[name], [label], counts)
+            yield counter(name, what, [label], counts)
         yield histogram(
             "request_overhead_seconds",
             "Time from a complete request to its dispatch, of one in sixteen without a wait",

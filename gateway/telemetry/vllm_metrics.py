@@ -75,27 +75,23 @@ def cache_settings(text: str) -> dict[str, str]:
     return next((labels for name, labels, _ in samples if name == "cache_config_info"), {})
 
 
-_WANTED: Final = frozenset(
-    (
-        "cache_config_info",
-        "kv_cache_usage_perc",
-        "gpu_cache_usage_perc",  # its name before 0.10
-        "num_requests_running",
-        "num_requests_waiting",
-        "num_preemptions_total",
-        "prefix_cache_queries_total",
-        "prefix_cache_hits_total",
-        "external_prefix_cache_hits_total",
-        "generation_tokens_total",
-        "kv_offload_store_bytes_total",
-        "lora_requests_info",
-    )
+_WANTED: Final = (
+    "cache_config_info",
+    "kv_cache_usage_perc",
+    "gpu_cache_usage_perc",  # its name before 0.10
+    "num_requests_running",
+    "num_requests_waiting",
+    "num_preemptions_total",
+    "prefix_cache_queries_total",
+    "prefix_cache_hits_total",
+    "external_prefix_cache_hits_total",
+    "generation_tokens_total",
+    "kv_offload_store_bytes_total",
+    "lora_requests_info",
 )
-
-
 _LORAS: Final = "lora_requests_info"
 _BLOCKS: Final = "turnpike_engine_blocks"
-_SAMPLE: Final = re.compile(rf"^(vllm:(?:{'|'.join(sorted(_WANTED))})|{_BLOCKS})([{{ ].*)$", re.MULTILINE)
+_SAMPLE: Final = re.compile(rf"^(vllm:(?:{'|'.join(_WANTED)})|{_BLOCKS})([{{ ].*)$", re.MULTILINE)
 
 
 def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:

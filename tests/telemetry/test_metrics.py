@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
+from gateway.config.telemetry import ObjectiveConfig
 from gateway.core.snapshot import Gauges
 from gateway.domain import records as rec
 from gateway.domain.admission_records import WindowUpdated
@@ -24,6 +25,7 @@ from gateway.telemetry.counts import Counts
 from gateway.telemetry.histograms import RATIO, Histogram, growing
 from gateway.telemetry.label_slots import IDLE_S, LabelSlots
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.objective import Objective
 from gateway.telemetry.reused import Reused
 from gateway.telemetry.ring import Ring
 from tests.telemetry.lines import as_lines
@@ -147,7 +149,8 @@ def test_many_are_counted_on_the_way():
 
 def test_everything_is_told():
     now = Gauges(at_s=1.0, session_count=3, running=2, waiting=1, active_tools=1)
-    metrics = Metrics(lambda: now, {"stream_dropped": ("Records not written", lambda: 5)})
+    outcome = Objective(ObjectiveConfig(), max_sessions=1)
+    metrics = Metrics(lambda: now, {"stream_dropped": ("Records not written", lambda: 5)}, outcome=outcome)
     metrics.take([rec.ToolNum(at_s=1.0, active=1)])
     metrics.overhead.add(0.00005)
     metrics.loop_lag.add(0.5)
