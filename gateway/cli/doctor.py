@@ -33,13 +33,12 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
 
 def add_doctor(commands: Any, *, add_options: Callable[..., None], call_control: Callable[..., Any]) -> None:
     doctor = commands.add_parser("doctor", help="what was detected of each backend, and what is missing")
-    doctor.add_argument(
+    add = doctor.add_argument
+    add(
         "config", nargs="?", metavar="FILE", help=f"settings in TOML (default {DEFAULT_FILE}, if it is there)"
     )
-    doctor.add_argument("--backend", action="append", metavar="URL", help="look at this one instead")
-    doctor.add_argument(
-        "--ask", action="store_true", help="send a request for two tokens to each, and examine the answer"
-    )
+    add("--backend", action="append", metavar="URL", help="look at this one instead")
+    add("--ask", action="store_true", help="send a request for two tokens to each, and examine the answer")
     add_options(doctor)
     doctor.set_defaults(command=partial(_doctor, call_control=call_control))
 

@@ -7,6 +7,7 @@ gateway has forgotten, or of one that is gone.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import time
@@ -14,6 +15,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +31,7 @@ from gateway.dashboard.trace import trace_of
 from gateway.domain.ids import RequestId, shown_tenant
 from gateway.domain.printable import printable
 from gateway.domain.records import Record
+from gateway.telemetry.ring import decode_record
 
 _CONTROL_VARIABLE: Final = "TURNPIKE_CONTROL"
 _TIMEOUT_S: Final = 10.0
@@ -39,46 +42,27 @@ _COLUMNS: Final = tuple(
 
 
 def add_look(commands: Any) -> None:
-    sessions = commands.add_parser(
-        "sessions", help="list the sessions of a running gateway, with their states"
-    )
-    sessions.add_argument(
-        "--state", choices=("active", "waiting", "generating", "tool", *_OVER), help="only those"
-    )
-    sessions.add_argument("--limit", type=int, default=50, metavar="N", help="at most so many (default 50)")
-    sessions.add_argument(
-        "act",
-        nargs="?",
-        choices=("stop", "finish"),
-        help="stop: refuse the session's turns for a while; finish: mark it as ended, free its slot",
-    )
-    sessions.add_argument("session", nargs="?", metavar="ID", help="which session, for stop and finish")
-    sessions.add_argument(
-        "--for",
-        dest="for_s",
-        type=float,
-        default=3600.0,
-        metavar="S",
-        help="stop for S seconds (default 3600)",
-    )
-    sessions.add_argument(
-        "--let-finish", action="store_true", help="stop: what runs may end; else it is cancelled"
-    )
+    what = "list the sessions of a running gateway, with their states"
+    sessions = commands.add_parser("sessions", help=what)
+    add = sessions.add_argument
+    add("--state", choices=("active", "waiting", "generating", "tool", *_OVER), help="only those")
+    add("--limit", type=int, default=50, metavar="N", help="at most so many (default 50)")
+    what = "stop: refuse the session's turns for a while; finish: mark it as ended, free its slot"
+    add("act", nargs="?", choices=("stop", "finish"), help=what)
+    add("session", nargs="?", metavar="ID", help="which session, for stop and finish")
+    what = "stop for S seconds (default 3600)"
+    add("--for", dest="for_s", type=float, default=3600.0, metavar="S", help=what)
+    add("--let-finish", action="store_true", help="stop: what runs may end; else it is cancelled")
     sessions.set_defaults(command=_sessions)
     explain = commands.add_parser("explain", help="why a request waited, and why it went where it went")
-    explain.add_argument("request", metavar="REQUEST_ID", help="x-turnpike-request of the answer")
-    explain.add_argument(
-        "--stream", metavar="FILE", help="read it from the stream's file, not from a gateway"
-    )
+    add = explain.add_argument
+    add("request", metavar="REQUEST_ID", help="x-turnpike-request of the answer")
+    add("--stream", metavar="FILE", help="read it from the stream's file, not from a gateway")
     explain.set_defaults(command=_explain)
     trace = commands.add_parser("trace", help="a session as a trace, for https://ui.perfetto.dev")
     trace.add_argument("session", metavar="SESSION", help="as the answer's x-turnpike-session says")
-    trace.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="where to write it (default SESSION.perfetto-trace); - prints it",
-    )
+    what = "where to write it (default SESSION.perfetto-trace); - prints it"
+    trace.add_argument("-o", "--output", metavar="FILE", help=what)
     trace.set_defaults(command=_trace, json=False)
     for parser in (sessions, explain, trace):
         add_control_options(parser, has_json=parser is not trace)
@@ -201,27 +185,21 @@ def _whole_session(arguments: argparse.Namespace, session: str) -> dict[str, Any
 
 def explain_from_file(path: Path, request: RequestId) -> Explanation | None:
     explainer = Explainer(request)
-    decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
     for file in _newest_first(path):
-        lines = file.read_bytes().splitlines()
-        explainer.read(_records(reversed(lines), decoder))
+        explainer.read(_records(reversed(file.read_bytes().splitlines())))
     return explainer.explanation()
 
 
 def _newest_first(path: Path) -> Iterator[Path]:
     yield path
-    number = 1
-    while (older := path.with_name(f"{path.name}.{number}")).exists():
-        yield older
-        number += 1
+    older = (path.with_name(f"{path.name}.{number}") for number in count(1))
+    yield from takewhile(Path.exists, older)
 
 
-def _records(lines: Iterator[bytes], decoder: "msgspec.json.Decoder[Record]") -> Iterator[Record]:
+def _records(lines: Iterator[bytes]) -> Iterator[Record]:
     for line in lines:
-        try:
-            yield decoder.decode(line)
-        except msgspec.DecodeError:  # of a newer gateway, or cut off
-            continue
+        with contextlib.suppress(msgspec.DecodeError):  # of a newer gateway, or cut off
+            yield decode_record(line)
 
 
 def _lines(explanation: Mapping[str, Any]) -> Iterator[str]:
@@ -247,11 +225,8 @@ def _lines(explanation: Mapping[str, Any]) -> Iterator[str]:
     yield f"decided  {decided['outcome']}: {where}"
     yield from (f"why      {sentence}" for sentence in explanation["why"])
     for other in explanation["alternatives"]:
-        cost = (
-            ""
-            if other["first_token_ms"] is None
-            else f", first token in about {other['first_token_ms']:.0f} ms"
-        )
+        first_ms = other["first_token_ms"]
+        cost = f", first token in about {first_ms:.0f} ms" if first_ms is not None else ""
         yield f"instead  {other['replica']}, which ran {other['running']}{cost}: {other['why_not']}"
     expected = explanation["expected"]
     if expected is not None:

@@ -30,24 +30,23 @@ def _diff(arguments: argparse.Namespace) -> int:
         text = Path(arguments.file).read_bytes() if arguments.file is not None else b""
     except OSError as error:
         raise ConfigError(f"{arguments.file}: {error.strerror}") from None
-    reply = call_control(arguments, "/turnpike/settings/diff", text, timeout_s=_PATIENCE_S)
-    _show(arguments, reply["changes"], "nothing would change")
-    return 0
+    return _post(arguments, "diff", text, "nothing would change")
 
 
 def _reload(arguments: argparse.Namespace) -> int:
-    reply = call_control(arguments, "/turnpike/settings/reload", b"", timeout_s=_PATIENCE_S)
-    _show(arguments, reply["changes"], "nothing has changed")
-    return 0
+    return _post(arguments, "reload", b"", "nothing has changed")
 
 
-def _show(arguments: argparse.Namespace, changes: list[dict[str, Any]], nothing: str) -> None:
+def _post(arguments: argparse.Namespace, command: str, text: bytes, nothing: str) -> int:
+    reply = call_control(arguments, f"/turnpike/settings/{command}", text, timeout_s=_PATIENCE_S)
+    changes = reply["changes"]
     if arguments.json:
         print(json.dumps(changes))
-        return
+        return 0
     for change in changes:
         restart = "  needs a restart" if change["needs_restart"] else ""
         what = f"{change['before'] or 'not there'} → {change['after'] or 'not there'}"
         print(printable(f"{change['key']}: {what}{restart}"))
     if not changes:
         print(nothing)
+    return 0

@@ -44,12 +44,8 @@ class Found(msgspec.Struct, frozen=True):
 def add_init(commands: Any) -> None:
     init = commands.add_parser("init", help="write a first settings file for the backends that are there")
     init.add_argument("--output", default=DEFAULT_FILE, metavar="FILE", help=f"default {DEFAULT_FILE}")
-    init.add_argument(
-        "--backend",
-        action="append",
-        metavar="URL",
-        help="an LLM server; again for more (default: looks at the usual ports of this machine)",
-    )
+    what = "an LLM server; again for more (default: looks at the usual ports of this machine)"
+    init.add_argument("--backend", action="append", metavar="URL", help=what)
     init.set_defaults(command=_init)
 
 

@@ -161,24 +161,19 @@ _SHOWN: Final = (
 )
 
 
+_OF_A_ROW: Final = (
+    *("tenant", "parent", "source", "confidence", "first_words", "started_s", "turns", "troubles"),
+    *("prompt_tokens", "cached_tokens", "output_tokens"),
+)
+
+
 def _session_row(view: Any) -> dict[str, Any]:
-    turns = view.last_turns
     return {
         "session": view.id,
-        "tenant": view.tenant,
-        "parent": view.parent,
-        "source": view.source.value,
-        "confidence": view.confidence,
-        "first_words": view.first_words,
         "schema": view.schema or view.client or None,
-        "model": turns[-1].model if turns else None,
-        "started_s": view.started_s,
+        "model": view.last_turns[-1].model if view.last_turns else None,
         "last_s": view.last_seen_s,
         "ended_s": None,
         "end_reason": None,
-        "turns": view.turns,
-        "troubles": view.troubles,
-        "prompt_tokens": view.prompt_tokens,
-        "cached_tokens": view.cached_tokens,
-        "output_tokens": view.output_tokens,
+        **{name: getattr(view, name) for name in _OF_A_ROW},
     }

@@ -18,6 +18,7 @@ from gateway.dashboard.explain import Evidence, Explanation, Pace, explanation_o
 from gateway.domain import records as rec
 from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.ids import ReplicaId, RequestId
+from gateway.telemetry.ring import decode_record
 
 _MAX_ROWS: Final = 500
 _DAY_S: Final = 86_400.0
@@ -44,7 +45,6 @@ _PACES: Final = """
 SELECT replica, token_ms, rest_ms FROM (
   SELECT * FROM turns WHERE ended_s <= ?1 ORDER BY ended_s DESC LIMIT 200)
 WHERE gateway = ?2 AND replica IS NOT NULL AND token_ms IS NOT NULL AND rest_ms IS NOT NULL"""
-_decode: Final = msgspec.json.Decoder(rec.Record).decode
 _decode_loads: Final = msgspec.json.Decoder(dict[ReplicaId, int]).decode
 
 
@@ -175,7 +175,7 @@ def _records(text: str) -> list[rec.Record]:
     found = []
     for line in text.split("\n"):
         with contextlib.suppress(msgspec.DecodeError, UnicodeEncodeError):
-            found.append(_decode(line))
+            found.append(decode_record(line))
     return sorted(found, key=lambda record: record.at_s)
 
 

@@ -15,8 +15,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from gateway.domain.records import Expected, Record
+from gateway.domain.records import Expected
 from gateway.domain.request import Usage
+from gateway.telemetry.ring import decode_record
 
 _APPLICATION: Final = 0x54504B48
 _VERSION: Final = 1
@@ -30,7 +31,6 @@ _BAD_ROW: Final = (
 )
 _NOTHING: Final[dict[str, Any]] = dict.fromkeys((*Expected.__struct_fields__, *Usage.__struct_fields__))
 _SQL: Final = resources.files("gateway.history")
-_decode: Final = msgspec.json.Decoder(Record).decode
 
 
 def _statements() -> dict[str, list[str]]:
@@ -145,7 +145,7 @@ class Store:
         return int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
 
     def _merge(self, gateway: str, line: bytes) -> None:
-        fields = _NOTHING | msgspec.to_builtins(_decode(line)) | {"gateway": gateway}
+        fields = _NOTHING | msgspec.to_builtins(decode_record(line)) | {"gateway": gateway}
         for inner in ("expected", "usage"):
             fields |= fields.get(inner) or {}
         fields["line"] = f"{line.decode()}\n" if len(line) <= _MAX_LINE else ""

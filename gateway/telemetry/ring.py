@@ -18,7 +18,7 @@ import msgspec
 
 from gateway.domain.records import Record
 
-_decoder: Final = msgspec.json.Decoder(Record)
+decode_record: Final = msgspec.json.Decoder(Record).decode
 
 
 class _Block(NamedTuple):
@@ -64,11 +64,11 @@ class Ring:
         return found[:limit]
 
     def behind(self, number: int, limit: int) -> list[Record]:
-        return [_decoder.decode(line) for line in self.lines_behind(number, limit)]
+        return [decode_record(line) for line in self.lines_behind(number, limit)]
 
     def newest_first(self) -> Iterator[Record]:
         left = self.last - self.first + 1
         for block in reversed(tuple(self._blocks)):
             newest = block.lines.splitlines()[::-1][:left]
             left -= len(newest)
-            yield from map(_decoder.decode, newest)
+            yield from map(decode_record, newest)
