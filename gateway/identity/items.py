@@ -26,14 +26,14 @@ NOTHING: Final = 4
 ASIDE: Final = 5
 
 _ROLES: Final = {"system": SYSTEM, "developer": SYSTEM, "user": USER, "assistant": ASSISTANT, "tool": TOOL}
-THOUGHT_TAG: Final = "<think"
+_THOUGHT_TAG: Final = "<think"
 # Around reasoning that a template left in the text; clients cut it out before they echo it.
 _THOUGHT_TAGS: Final = re.compile(r"<(/?)think(?:ing)?>")
 _CALLS_AS_TEXT: Final = "Calling tools:"
 # smolagents rewrites tool calls into the assistant's text, as Python literals.
 _CALL_AS_TEXT: Final = re.compile(r"\{'id': '([!-&(-\[\]-~]{1,256})', 'type': 'function'")
 INPUT: Final = "Action Input:"
-_OBSERVED: Final = "\nObservation:"
+OBSERVED: Final = "\nObservation:"
 _OBSERVATION: Final = "Observation:"
 # Characters at either end of a text: `<retur…put>`, `Observ…`, `…ash-$`.
 _LOOK: Final = 6
@@ -65,8 +65,6 @@ _FAILS_NEAR: Final = 2000
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):
-    """One item, understood."""
-
     kind: int
     hash: int
     text: int
@@ -156,8 +154,7 @@ def _item(kind: int, texts: list[str], calls: list[Any], ids: list[Any]) -> Item
     if kind == ASSISTANT:
         if not ids and _CALLS_AS_TEXT in joined:
             ids = _CALL_AS_TEXT.findall(joined)
-        if THOUGHT_TAG in joined:
-            joined = without_thought(joined)
+        joined = without_thought(joined)
     elif kind == USER:
         is_observation = joined.startswith(_OBSERVATION)
         looks = _looks(joined)
@@ -194,14 +191,13 @@ def _has_failed(raw: Raw) -> bool:
 def as_run(text: str) -> str:
     """What an agent's program reads of a ReAct answer: up to where its model makes up what comes back. In the
     next request the program's own observation stands there."""
-    called = text.find(INPUT)
-    end = text.find(_OBSERVED, called) if called >= 0 else -1
-    return text if end < 0 else text[:end]
+    before, called, behind = text.partition(INPUT)
+    return before + called + behind.partition(OBSERVED)[0]
 
 
 def without_thought(text: str) -> str:
     """Without what stands between a tag that opens reasoning and the next one that closes it."""
-    if THOUGHT_TAG not in text:
+    if _THOUGHT_TAG not in text:
         return text
     kept: list[str] = []
     at = 0

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from gateway.identity.items import ASSISTANT, TOOL, USER, is_large, understand, without_thought
+from gateway.identity.items import ASSISTANT, OBSERVED, TOOL, USER, is_large, understand, without_thought
 from gateway.wire.body import UNREADABLE
 from gateway.wire.hashing import digest, text_hash
 
@@ -20,7 +20,6 @@ _DECODER: Final = msgspec.json.Decoder()
 _CANONICAL: Final = msgspec.json.Encoder(order="sorted")
 _FENCE: Final = "```"
 _ACTION: Final = "Action:"
-_OBSERVED: Final = "\nObservation:"
 
 
 def read_step(answer: Iterable[Raw], news: Iterable[Raw]) -> tuple[int, int]:
@@ -69,7 +68,4 @@ def _action_part(text: str) -> str:
     if blocks:
         return _FENCE.join(blocks)
     at = text.find(_ACTION)
-    if at < 0:
-        return text
-    end = text.find(_OBSERVED, at)
-    return text[at:] if end < 0 else text[at:end]
+    return text if at < 0 else text[at:].partition(OBSERVED)[0]

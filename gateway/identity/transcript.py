@@ -92,13 +92,12 @@ class TranscriptReader:
         is_prefill = found.answer_end == end and found.call_end != end
         news = self._news(items, raws) if is_prefill else range(found.answer_end, end)
         echoes = self._echoes(items, raws, found, news) if found.call_end else NO_ECHOES
-        is_stored = not (fields.previous_response_id is fields.conversation is ABSENT)
         transcript = Transcript(
             tail=found.tail,
             recent=found.recent,
             blocks=found.blocks,
             newest_run=found.run,
-            body=hash((agent, end, *raws[-_MAX_RAW:], found.tail, _stored(fields) if is_stored else 0)),
+            body=hash((agent, end, *raws[-_MAX_RAW:], found.tail, _stored(fields))),
             agent=agent,
             agent_type=agent_type,
             head=head,
@@ -220,8 +219,8 @@ class TranscriptReader:
                 known = agent_skeleton(prompt, tools), *head_of(prompt, tools)
                 self._types.put(as_sent, known, weight=1 + len(known[1] + known[2]) // 64)
             # Behind state that the engine keeps, the first messages are new ones.
-            begins = fields.previous_response_id is ABSENT and fields.conversation is ABSENT
-            agent = exact, known[0], PromptHead(*known[1:], short_hashes(others if begins else ()))
+            first = () if _stored(fields) else others
+            agent = exact, known[0], PromptHead(*known[1:], short_hashes(first))
             self._agents.put(key, agent)
         return agent
 
@@ -285,9 +284,6 @@ def _follow(state: _Checkpoint, items: Sequence[Item], count: int) -> _Checkpoin
 def _blocks(answers: Sequence[tuple[int, Item]]) -> list[AssistantBlock]:
     """Newest first. Several answers may stand in a row, so a block begins at each of them that has a text;
     all of them reach to the end."""
-    tail, item = answers[0]
-    if len(answers) == 1:
-        return [AssistantBlock(tail, item.text, item.has_calls)]
     starts = [0, *(at for at in range(1, len(answers)) if answers[at][1].text)][:_MAX_RUN]
     return [_block(answers[start:]) for start in reversed(starts)]
 

@@ -181,8 +181,7 @@ class ChatReader:
         if len(self._open_calls) < MAX_CALLS or place in self._open_calls:
             self._open_calls[place] = (call_id, name)
         key = (place, call_id)
-        if call_id and name and call_id not in observed.call_ids:
-            observed.add_call(call_id, name, key=key, is_json=call.custom is None)
+        observed.add_call(call_id, name, key=key, is_json=call.custom is None)
         if function.arguments or function.input:
             _read_arguments(key, function, observed)
         if observed.content is not None and not choice:

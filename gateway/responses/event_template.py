@@ -17,16 +17,7 @@ from gateway.wire.sse import event_data
 
 _STRINGS: Final = msgspec.json.Decoder(list[str])
 _ENDS: Final = (b"\n\n", b"\r\n\r\n")
-_FIELDS: Final = (
-    "content",
-    "arguments",
-    "delta",
-    "text",
-    "partial_json",
-    "reasoning",
-    "reasoning_content",
-    "thinking",
-)
+_FIELDS: Final = "content arguments delta text partial_json reasoning reasoning_content thinking".split()
 _STARTS: Final = tuple(b'"%s":%s"' % (each.encode(), blank) for each in _FIELDS for blank in (b"", b" "))
 _NUMBER: Final = re.compile(rb'"sequence_number": ?([1-9][0-9]*)')
 TEXT, THOUGHT, CALL = Kind.TEXT, Kind.THOUGHT, Kind.CALL  # looked up once: each token needs them

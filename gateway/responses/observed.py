@@ -6,7 +6,7 @@ import msgspec
 
 from gateway.domain.ids import clean_name, is_well_formed_id
 from gateway.domain.request import Answer, ToolCall, Usage, Utterance
-from gateway.identity.items import INPUT, THOUGHT_TAG, as_run, without_thought
+from gateway.identity.items import as_run, without_thought
 from gateway.responses.content import ResponseContent
 from gateway.responses.errors import error_status
 from gateway.responses.response_text import ResponseText
@@ -243,11 +243,9 @@ class ObservedResponse:
     def _utterance(self) -> Utterance:
         if self._bytes_left < 0:
             return Utterance()
-        response_text = self._text.decode("utf-8", "surrogatepass")
-        if THOUGHT_TAG in response_text:
-            response_text = without_thought(response_text)
-        text = text_hash(as_run(response_text) if INPUT in response_text else response_text)
-        return ResponseText(text, response_text, tuple(map(bytes, self._arguments.values())))
+        response_text = without_thought(self._text.decode("utf-8", "surrogatepass"))
+        arguments = tuple(map(bytes, self._arguments.values()))
+        return ResponseText(text_hash(as_run(response_text)), response_text, arguments)
 
 
 class AnswerReader(Interface):
