@@ -61,6 +61,14 @@ class BackendProbe(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody listens where KV events are to come from; None if the settings name no place."""
     cache_probe: CacheProbe | None = None
 
+    @property
+    def models(self) -> tuple[str, ...]:
+        return self.facts.models if self.facts is not None else ()
+
+    @property
+    def wants_key(self) -> bool:
+        return self.models_status in (401, 403)
+
 
 async def examine(
     replica: Replica, config: UpstreamConfig, *, kv_events: KvEventsConfig | None, may_generate: bool

@@ -77,17 +77,16 @@ def _findings(seen: BackendProbe, role: str, transfer: str | None) -> Iterator[F
 
 
 def _models(seen: BackendProbe) -> Finding:
-    assert seen.facts is not None
-    if seen.models_status in (401, 403):
+    if seen.wants_key:
         do = 'api_key_env = "VARIABLE" beside its url, and the key in that variable'
         return Finding(level="bad", what=f"wants an API key ({seen.models_status})", do=do)
-    if not seen.facts.models:
+    if not seen.models:
         do = "name them: models = [...] of its pool"
         return Finding(
             level="off", what="lists no models", gain="requests are sent where their model is", do=do
         )
     context = f" (context {seen.max_tokens} tokens)" if seen.max_tokens is not None else ""
-    return Finding(level="ok", what=f"serves {', '.join(seen.facts.models)}{context}")
+    return Finding(level="ok", what=f"serves {', '.join(seen.models)}{context}")
 
 
 def _vllm(seen: BackendProbe) -> Iterator[Finding]:

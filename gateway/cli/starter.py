@@ -4,11 +4,9 @@ import argparse
 import asyncio
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
-
-import msgspec
 
 from gateway.cli.doctor import examine_url
 from gateway.cli.examine import BackendProbe
@@ -28,19 +26,6 @@ _MAX_POOL_NAME: Final = 40
 _KEY_VARIABLE: Final = "BACKEND_API_KEY"
 
 
-class Found(msgspec.Struct, frozen=True):
-    url: str
-    seen: BackendProbe
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        return self.seen.facts.models if self.seen.facts is not None else ()
-
-    @property
-    def wants_key(self) -> bool:
-        return self.seen.models_status in (401, 403)
-
-
 def add_init(commands: Any) -> None:
     init = commands.add_parser("init", help="write a first settings file for the backends that are there")
     init.add_argument("--output", default=DEFAULT_FILE, metavar="FILE", help=f"default {DEFAULT_FILE}")
@@ -54,9 +39,9 @@ def _init(arguments: argparse.Namespace) -> int:
     if path.exists():
         raise FileExistsError(f"{path} is there already, and stays as it is; --output names another file")
     urls = list(dict.fromkeys(Address.of_backend(url).url for url in arguments.backend or _PLACES))
-    found = asyncio.run(_look_at(urls))
+    found = dict(zip(urls, asyncio.run(_look_at(urls)), strict=True))
     if not arguments.backend:
-        found = [each for each in found if each.seen.facts is not None]
+        found = {url: seen for url, seen in found.items() if seen.facts is not None}
         if not found:
             raise ValueError(f"no LLM server answers at {', '.join(urls)}; name one with --backend URL")
     text = settings_for(found)
@@ -64,9 +49,9 @@ def _init(arguments: argparse.Namespace) -> int:
     with path.open("x", encoding="utf-8") as file:
         file.write(text)
     print(f"wrote {path}")
-    for each in found:
-        print(printable(f"  {each.url}: {_in_words(each)}"))
-    silent = [each.url for each in found if each.seen.facts is None and not each.wants_key]
+    for url, seen in found.items():
+        print(printable(f"  {url}: {_in_words(seen)}"))
+    silent = [url for url, seen in found.items() if seen.facts is None and not seen.wants_key]
     if silent:
         notice = f"{', '.join(silent)}: not usable yet; start it, or mend its url in {path}"
         print(printable(f"turnpike: warning: {notice}, and see `turnpike doctor {path}`"), file=sys.stderr)
@@ -76,16 +61,15 @@ def _init(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _look_at(urls: Sequence[str]) -> list[Found]:
-    seen = await asyncio.gather(*(examine_url(url, _PATIENCE) for url in urls))
-    return [Found(*each) for each in zip(urls, seen, strict=True)]
+async def _look_at(urls: Sequence[str]) -> list[BackendProbe]:
+    return await asyncio.gather(*(examine_url(url, _PATIENCE) for url in urls))
 
 
-def settings_for(found: Sequence[Found]) -> str:
-    """As TOML: a pool for those that serve the same models."""
-    pools: dict[tuple[str, ...], list[Found]] = {}
-    for each in found:
-        pools.setdefault(tuple(sorted(each.models)), []).append(each)
+def settings_for(found: Mapping[str, BackendProbe]) -> str:
+    """As TOML: a pool for those that serve the same models. `found`: by URL."""
+    pools: dict[tuple[str, ...], list[str]] = {}
+    for url, seen in found.items():
+        pools.setdefault(tuple(sorted(seen.models)), []).append(url)
     if len(pools) == 2 and () in pools:  # taken for more of the same
         pools[next(models for models in pools if models)] += pools.pop(())
     names: set[str] = set()
@@ -94,15 +78,15 @@ def settings_for(found: Sequence[Found]) -> str:
         name = _pool_name(models, names) if len(pools) > 1 else "default"
         names.add(name)
         lines = [f'\n[[pools]]\nname = "{name}"\nreplicas = [']
-        for each in members:
-            key = f', api_key_env = "{_KEY_VARIABLE}"' if each.wants_key else ""
-            lines += [f"  # {printable(_in_words(each))}", f'  {{ url = "{each.url}"{key} }},']
+        for url in members:
+            key = f', api_key_env = "{_KEY_VARIABLE}"' if found[url].wants_key else ""
+            lines += [f"  # {printable(_in_words(found[url]))}", f'  {{ url = "{url}"{key} }},']
         parts.append("\n".join([*lines, "]\n"]))
     return "".join([*parts, _TAIL])
 
 
-def _in_words(found: Found) -> str:
-    results = findings(found.seen)
+def _in_words(seen: BackendProbe) -> str:
+    results = findings(seen)
     return "; ".join(each.what for each in results if each.level != "off") or results[0].what
 
 

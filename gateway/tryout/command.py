@@ -24,15 +24,13 @@ _SHORT: Final = {"sessions": {"idle_s": 60.0}}
 
 
 def add_try(commands: Any, run_gateway: Callable[[Config], int]) -> None:
-    parser = commands.add_parser(
-        "try", help="look at the gateway with a stub engine and a few agents, without a GPU"
-    )
-    parser.add_argument("--agents", type=int, default=12, metavar="N", help="agents at a time (default 12)")
-    parser.add_argument(
-        "--listen", metavar="HOST:PORT", help="where clients connect (default 127.0.0.1:8080)"
-    )
-    parser.add_argument("--control", metavar="HOST:PORT", help="the control plane (default 127.0.0.1:8081)")
-    parser.add_argument("--no-browser", action="store_true", help="do not open the dashboard")
+    what = "look at the gateway with a stub engine and a few agents, without a GPU"
+    parser = commands.add_parser("try", help=what)
+    add = parser.add_argument
+    add("--agents", type=int, default=12, metavar="N", help="agents at a time (default 12)")
+    add("--listen", metavar="HOST:PORT", help="where clients connect (default 127.0.0.1:8080)")
+    add("--control", metavar="HOST:PORT", help="the control plane (default 127.0.0.1:8081)")
+    add("--no-browser", action="store_true", help="do not open the dashboard")
     parser.set_defaults(command=lambda arguments: _try(arguments, run_gateway))
 
 

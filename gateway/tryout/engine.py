@@ -124,10 +124,8 @@ class Engine:
         try:
             async with self._prefilling:
                 found = self.cache.take(prompt)
-                self._queried_tokens, self._found_tokens = (
-                    self._queried_tokens + tokens,
-                    self._found_tokens + found,
-                )
+                self._queried_tokens += tokens
+                self._found_tokens += found
                 await asyncio.sleep((tokens - found) / _PREFILL_TOKENS_PER_S)
             return await self._send(request, answer, number, _usage(tokens, found, answer), is_stream)
         finally:
