@@ -21,6 +21,7 @@ from gateway.domain.ids import ReplicaId, RequestId
 _MAX_RECORDS: Final = 200
 _FAILED: Final = {"failed": "was tried, and failed", "cut": "broke its answer off"}
 _DOWN: Final = ("down", "ejected", "draining")
+_DECIDES: Final = (rec.Routed, rec.Refused, rec.TurnWaited, rec.TurnLeft)
 _R = TypeVar("_R")
 
 
@@ -106,14 +107,12 @@ class Explainer:
 
     def read(self, newest_first: Iterable[rec.Record]) -> None:
         for record in newest_first:
-            kind = type(record)
             if getattr(record, "turn", None) == self._turn and len(self._records) < _MAX_RECORDS:
                 self._records.append(record)
-                if kind in (rec.Routed, rec.Refused, rec.TurnWaited, rec.TurnLeft):
-                    self._is_decided = True
+                self._is_decided |= isinstance(record, _DECIDES)
                 if isinstance(record, rec.TurnWaited):
                     self._waited = record
-                if kind is rec.Routed and not self._loads:
+                if isinstance(record, rec.Routed) and not self._loads:
                     self._loads = dict(self._running)
             if isinstance(record, rec.GpuSubmit):
                 self._running[record.replica] = max(0, self._running.get(record.replica, 0) - 1)
@@ -121,9 +120,9 @@ class Explainer:
                     if (pace := Pace.of(record)) is not None:
                         self._paces[record.replica] = pace
             elif isinstance(record, SessionHeld):
-                if self._waited is not None and self._waited.session == record.session:
-                    if self._waited.at_s == record.at_s:
-                        self._held_by = record
+                waited = self._waited
+                if waited and (waited.session, waited.at_s) == (record.session, record.at_s):
+                    self._held_by = record
             elif isinstance(record, rec.GpuEnd):
                 self._running[record.replica] = self._running.get(record.replica, 0) + 1
             elif isinstance(record, WindowUpdated) and self._is_decided and self._window is None:

@@ -18,18 +18,9 @@ from gateway.dashboard.sentences import PLACEMENTS, REFUSALS, WAITS
 Event = dict[str, Any]
 _US: Final = 1e6
 _ARGUMENTS: Final = {
-    "turn_arrive": (
-        "source",
-        "confidence",
-        "edge",
-        "parent",
-        "model",
-        "body_bytes",
-        "message_count",
-        "guess",
-    ),
-    "gpu_submit": ("replica", "attempt", "expected", "engine_class"),
-    "gpu_end": ("outcome", "status", "usage", "finish_reason"),
+    "turn_arrive": "source confidence edge parent model body_bytes message_count guess".split(),
+    "gpu_submit": "replica attempt expected engine_class".split(),
+    "gpu_end": "outcome status usage finish_reason".split(),
 }
 
 

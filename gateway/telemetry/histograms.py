@@ -6,6 +6,7 @@ Deviations: a native histogram would need no bounds; the text format, which the 
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Final
 
 from prometheus_client.core import HistogramMetricFamily, Metric
@@ -102,9 +103,6 @@ def histogram(
     family = HistogramMetricFamily(f"turnpike_{name}", help_text, labels=labels or [])
     for values, spread in spreads.items():
         bounds = [*(str(float(bound)) for bound in spread.bounds), "+Inf"]
-        below, buckets = 0, []
-        for bound, count in zip(bounds, spread.counts, strict=True):
-            below += count
-            buckets.append((bound, float(below)))
+        buckets = list(zip(bounds, map(float, accumulate(spread.counts)), strict=True))
         family.add_metric(list(values), buckets, spread.total)
     return family

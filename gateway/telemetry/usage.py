@@ -10,7 +10,7 @@ gets a place once an engine has answered under it, so nobody fills the table wit
 requests are its key's, of no model.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import add, itemgetter
 from typing import Any, Final
@@ -31,7 +31,6 @@ _NO_USAGE: Final = Usage()
 _Counts = tuple[int, ...]
 # A tenant, the name of its key, and a model as its replicas know it; each empty if there is none.
 User = tuple[str, str, str]
-
 
 WHOSE: Final = ("tenant", "key", "model")
 # `cost` of reported tokens, where there is a price; a minute is the last one, its tokens those of prompts
@@ -71,7 +70,7 @@ class _Used:
 class Usages:
     def __init__(self, prices: Sequence[PriceConfig] = ()) -> None:
         self.apply_config(prices)
-        self._used: dict[User, _Used] = {}
+        self._used: dict[User, _Used] = defaultdict(_Used)
         self._slots: LabelSlots[User] = LabelSlots(MAX_USERS, self._forget, itemgetter(0))
 
     def ended(self, records: Iterable[rec.GpuEnd]) -> None:
@@ -114,7 +113,7 @@ class Usages:
         user = shown_tenant(record.tenant or OTHER), record.key, record.model or ""
         if outcome != "finished" and prompt is None and user not in self._used:
             user = *user[:2], ""
-        used = self._of(user) if self._slots.take(user, now=record.at_s) else self._other(user[0])
+        used = self._used[user] if self._slots.take(user, now=record.at_s) else self._other(user[0])
         used.ended[outcome] += 1
         if prompt is None:
             prompt = output = 0
@@ -127,14 +126,10 @@ class Usages:
             so_far = 0, 0
         used.lately[second] = _sum(so_far, (1, prompt + output + estimated))
 
-    def _of(self, user: User) -> _Used:
-        if (used := self._used.get(user)) is None:
-            used = self._used[user] = _Used()
-        return used
-
     def _other(self, tenant: str) -> _Used:
         user = tenant, OTHER, OTHER
-        return self._of(user if user in self._used or len(self._used) < 2 * MAX_USERS else (OTHER,) * 3)
+        has_place = user in self._used or len(self._used) < 2 * MAX_USERS
+        return self._used[user if has_place else (OTHER, OTHER, OTHER)]
 
     def _forget(self, user: User) -> None:
         used = self._used.pop(user)
