@@ -68,7 +68,7 @@ class ResponseObserver:
     has_backlog = False
     """More has come than was read at once; `feed(b"")` goes on with it."""
 
-    def __init__(self, observed: ObservedResponse | None = None) -> None:
+    def __init__(self, _: MayKeep | None = None, *, observed: ObservedResponse | None = None) -> None:
         self.seen = observed or ObservedResponse()
 
     @property
@@ -102,16 +102,6 @@ class ResponseObserver:
         return self.seen.answer(status, self.seen.failure(is_known=is_judged, lacks=lacks))
 
 
-_NOTHING = ObservedResponse()
-
-
-class SilentObserver(ResponseObserver):
-    def __init__(self, _: MayKeep | None = None) -> None:
-        super().__init__(_NOTHING)
-
-    def collect(self, content: ResponseContent) -> None: ...
-
-
 class StreamObserver(ResponseObserver):
     """Sees server-sent events. Those that plainly bring a piece are not decoded."""
 
@@ -124,7 +114,7 @@ class StreamObserver(ResponseObserver):
         *,
         observed: ObservedResponse | None = None,
     ) -> None:
-        super().__init__(observed)
+        super().__init__(observed=observed)
         self._reader = make_reader()
         self._splitter = EventSplitter()
         self._events_left = MAX_EVENTS
@@ -339,8 +329,9 @@ def observe(
     may_keep: MayKeep | None = None,
     head: bytes = b"",
 ) -> ResponseObserver:
-    """A silent observer if the response cannot be read. `content`: collects its content; `may_keep`: reserves
-    memory for so many more bytes; `head`: its head, which holds vLLM's usage if the body is binary."""
+    """Observes nothing of a response that cannot be read. `content`: collects its content; `may_keep`:
+    reserves memory for so many more bytes; `head`: its head, which holds vLLM's usage if the body is
+    binary."""
     observer = _choose(protocol, work, content_type, content_encoding)(may_keep)
     if work is Work.POOL and (found := METADATA.search(head)) is not None:
         observer = cast(ResponseObserver, UsageObserver(observer, is_generated=False, metadata=found[0]))
@@ -349,26 +340,26 @@ def observe(
     return observer
 
 
+_Make = Callable[[MayKeep | None], ResponseObserver]
+
+
 @lru_cache(256)
-def _choose(
-    protocol: Protocol, work: Work, content_type: str, content_encoding: str | None
-) -> Callable[[MayKeep | None], ResponseObserver]:
+def _choose(protocol: Protocol, work: Work, content_type: str, content_encoding: str | None) -> _Make:
     reader = _choose_reader(protocol, work)
     media_type = content_type.partition(";")[0].strip().lower()
     coding = (content_encoding or "identity").strip().lower()
     is_read = reader is not None and reader.knows_answers
-    make: Callable[[MayKeep | None], ResponseObserver] = SilentObserver
+    make: _Make = ResponseObserver
     is_text = media_type.startswith("text/") or media_type in _TEXTS
-    is_stream = media_type == "text/event-stream"
     if reader is None or (coding != "identity" and coding not in INFLATABLE):
-        coding, is_stream = "identity", False
-    elif is_stream:
+        coding = "identity"
+    elif media_type == "text/event-stream":
         make = partial(StreamObserver, reader)
     elif media_type.endswith(("/json", "+json")) or (is_text and work is Work.GENERATE and is_read):
         make = partial(BodyObserver, reader)
     elif work not in _TAKES_TOKENS:
         coding = "identity"
-    if work in _TAKES_TOKENS and (make is SilentObserver or not is_read):
+    if work in _TAKES_TOKENS and (make is ResponseObserver or not is_read):
         bare, is_generated = make, work is Work.GENERATE
         make = lambda may_keep: cast(  # noqa: E731
             ResponseObserver, UsageObserver(bare(may_keep), is_generated=is_generated)

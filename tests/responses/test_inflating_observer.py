@@ -10,7 +10,7 @@ from gateway.domain.request import Protocol, Work
 from gateway.responses import inflating_observer as module
 from gateway.responses import observer as observers
 from gateway.responses.inflating_observer import InflatingObserver
-from gateway.responses.observer import ResponseObserver, SilentObserver, observe
+from gateway.responses.observer import ResponseObserver, observe
 from gateway.wire.inflate import Inflater, zstd
 
 SLOW = 6
@@ -20,7 +20,7 @@ USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":100
 HONEST = b"".join([TOKEN % at for at in range(100_000)]) + USAGE
 
 
-class Recorder(SilentObserver):
+class Recorder(ResponseObserver):
     def __init__(self) -> None:
         super().__init__()
         self.came = b""

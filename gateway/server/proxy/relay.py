@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gateway.responses.observer import ResponseObserver, SilentObserver, observe
+from gateway.responses.observer import ResponseObserver, observe
 from gateway.server.http.client_connection import ClientConnection
 from gateway.server.proxy.byte_pump import BytePump, Write, framing_of, pass_whole
 from gateway.server.proxy.content_listeners import ContentListeners
@@ -24,9 +24,8 @@ class ResponseRelay(msgspec.Struct, frozen=True):
         kept, content = self.listeners.begin(ticket, begun.decision, request)
         if upstream.has_sent_all:  # else the transport holds the body, and it still counts
             client.let_go_of_body()
-        observer: ResponseObserver
         if facts.is_relayed and not facts.stores:  # else later requests need the ids in it
-            observer = SilentObserver()
+            observer = ResponseObserver()
         else:
             endpoint = request.head.caller.endpoint
             observer = observe(
