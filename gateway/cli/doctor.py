@@ -126,13 +126,8 @@ async def examine_all(config: Config, environ: Mapping[str, str], *, may_generat
 
 async def examine_url(url: str, config: UpstreamConfig) -> BackendProbe:
     """A backend of which nothing but the address is known. Raises ValueError if it is none."""
-    replica = Replica(
-        ReplicaId("backend"),
-        PoolId("default"),
-        Address.of_backend(url),
-        config=config,
-        api_key=None,
-    )
+    address = Address.of_backend(url)
+    replica = Replica(ReplicaId("backend"), PoolId("default"), address, config=config, api_key=None)
     return await examine(replica, config, kv_events=None, may_generate=False)
 
 

@@ -99,26 +99,22 @@ async def examine(
 
 
 async def _checked(replica: Replica, config: UpstreamConfig) -> tuple[ReplicaFacts | None, str]:
-    found: asyncio.Queue[tuple[ReplicaFacts | None, str]] = asyncio.Queue()
+    found: list[tuple[ReplicaFacts | None, str]] = []
     checks = HealthChecks(
         {replica.id: replica},
         msgspec.structs.replace(config, failures_until_down=1),
-        on_up=lambda facts: found.put_nowait((facts, "")),
-        on_down=lambda _, why: found.put_nowait((None, why)),
+        on_up=lambda facts: found.append((facts, "")),
+        on_down=lambda _, why: found.append((None, why)),
         has_several_pools=False,
     )
     try:
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(checks.watch(replica))
-            try:
-                async with asyncio.timeout(5 * config.health_timeout_s):  # a check sends up to five requests
-                    return await found.get()
-            except TimeoutError:
-                return None, "timed out"
-            finally:
-                watching.cancel()
+            await checks.checked(5 * config.health_timeout_s)  # a check sends up to five requests
+            watching.cancel()
     finally:
         await checks.close()
+    return found[0] if found else (None, "timed out")
 
 
 async def _fetch(

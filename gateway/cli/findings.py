@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from gateway.cli.examine import LONG_PREFILL, SHORT_PREFILL, BackendProbe
+from gateway.cli.examine import LONG_PREFILL, SHORT_PREFILL, BackendProbe, CacheProbe
 from gateway.domain.engine import EngineSignals
 from gateway.upstream.health_probes import NO_ENGINE
 
@@ -73,7 +73,7 @@ def _findings(seen: BackendProbe, role: str, transfer: str | None) -> Iterator[F
     if is_vllm:
         yield from _vllm(seen)
     elif seen.cache_probe is not None and not 0 < seen.cache_probe.status < 500:
-        yield _cache_finding(seen)
+        yield _cache_finding(seen.cache_probe)
 
 
 def _models(seen: BackendProbe) -> Finding:
@@ -94,7 +94,7 @@ def _vllm(seen: BackendProbe) -> Iterator[Finding]:
     full = _full(seen.signals)
     if full and _has_no_offload(seen):
         yield _offload(seen, full)
-    yield _cache_finding(seen) if seen.cache_probe is not None else NOT_PROBED
+    yield _cache_finding(seen.cache_probe) if seen.cache_probe is not None else NOT_PROBED
     if seen.signals is None:
         do = "let the gateway read /metrics"
         gain = "admission follows the engine's KV cache; without it, it goes by what answers say"
@@ -194,9 +194,7 @@ _EVENTS: Final = (
 )
 
 
-def _cache_finding(seen: BackendProbe) -> Finding:
-    probe = seen.cache_probe
-    assert probe is not None
+def _cache_finding(probe: CacheProbe) -> Finding:
     if probe.status != 200:
         return Finding(
             level="bad", what=f"a request for one token was answered with {probe.status or 'nothing'}"

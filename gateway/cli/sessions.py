@@ -15,7 +15,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
-from itertools import count, takewhile
+from itertools import chain, count, takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -185,15 +185,10 @@ def _whole_session(arguments: argparse.Namespace, session: str) -> dict[str, Any
 
 def explain_from_file(path: Path, request: RequestId) -> Explanation | None:
     explainer = Explainer(request)
-    for file in _newest_first(path):
+    older = (path.with_name(f"{path.name}.{number}") for number in count(1))
+    for file in chain((path,), takewhile(Path.exists, older)):
         explainer.read(_records(reversed(file.read_bytes().splitlines())))
     return explainer.explanation()
-
-
-def _newest_first(path: Path) -> Iterator[Path]:
-    yield path
-    older = (path.with_name(f"{path.name}.{number}") for number in count(1))
-    yield from takewhile(Path.exists, older)
 
 
 def _records(lines: Iterator[bytes]) -> Iterator[Record]:
