@@ -68,8 +68,6 @@ def _close(response_text: str) -> int:
 
 
 def _tagged(response_text: str) -> tuple[list[str], list[str]] | None:
-    if "<" not in response_text:
-        return None
     for tag, pattern in _TAGS:
         if tag in response_text:
             names = list(dict.fromkeys(pattern.findall(response_text)))[:_MAX_NAMES]
@@ -94,13 +92,10 @@ def _actions(response_text: str) -> tuple[list[str], list[str]] | None:
 
 def _only_block(response_text: str) -> tuple[str, str] | None:
     """The name of a tool, and what it is to run: of an answer with exactly one code block."""
-    start = response_text.find(_FENCE)
-    if start < 0:
+    parts = response_text.split(_FENCE, 3)
+    if len(parts) != 3:
         return None
-    end = response_text.find(_FENCE, start + 3)
-    if end < 0 or response_text.find(_FENCE, end + 3) >= 0:
-        return None
-    kind, _, code = response_text[start + 3 : end].partition("\n")
+    kind, _, code = parts[1].partition("\n")
     kind = kind.strip().lower()
     if kind in _SHELLS:
         return "bash", code[:_NEAR]

@@ -132,11 +132,7 @@ class TranscriptReader:
 
     def _new(self, items: Sequence[Raw], raws: Sequence[int], news: range) -> NewItems:
         places = news[-_MAX_NEW:]
-        brought: list[tuple[int, Item]] = []
-        for at in reversed(places):
-            item = self._items.newer.get(raws[at]) or self._item(raws, items, at)
-            brought.append((len(memoryview(items[at])), item))
-        new = read_new(brought)
+        new = read_new((len(memoryview(items[at])), self._item(raws, items, at)) for at in reversed(places))
         if not self.reads_steps or not news:
             return new
         start = news.start
@@ -199,17 +195,10 @@ class TranscriptReader:
         key = hash((stated, *raws[:_MAX_SYSTEM]))
         agent = self._agents.newer.get(key) or self._agents.get(key)
         if agent is None:
-            systems: list[int] = []
-            hashes: list[int] = []
-            others: list[int] = []
-            for at in range(min(_MAX_SYSTEM, len(raws))):
-                item = self._item(raws, items, at)
-                if item.kind == SYSTEM:
-                    systems.append(at)
-                    hashes.append(item.hash)
-                else:
-                    others.append(item.hash)
-            exact = hash((stated, *hashes))
+            read = [self._item(raws, items, at) for at in range(min(_MAX_SYSTEM, len(raws)))]
+            systems = [at for at, item in enumerate(read) if item.kind == SYSTEM]
+            others = [item.hash for item in read if item.kind != SYSTEM]
+            exact = hash((stated, *[read[at].hash for at in systems]))
             as_sent = hash((stated, *[raws[at] for at in systems]))
             known = self._types.newer.get(as_sent) or self._types.get(as_sent)
             if known is None:
