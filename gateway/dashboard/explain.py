@@ -179,10 +179,7 @@ def held_when_it_waited(records: Iterable[rec.Record]) -> SessionHeld | None:
 
 
 def _why(
-    evidence: Evidence,
-    routed: rec.Routed | None,
-    refused: rec.Refused | None,
-    left: rec.TurnLeft | None,
+    evidence: Evidence, routed: rec.Routed | None, refused: rec.Refused | None, left: rec.TurnLeft | None
 ) -> list[str]:
     records, held_by = evidence.records, evidence.held_by
     waits = [record for record in records if isinstance(record, rec.TurnWaited)]

@@ -143,14 +143,8 @@ def _arguments(turn: str, records: Sequence[Mapping[str, Any]]) -> Event:
 
 
 def _slice(name: str, begin_s: float, end_s: float, at: Mapping[str, Any], arguments: Event) -> Event:
-    return {
-        **at,
-        "ph": "X",
-        "name": name,
-        "ts": begin_s * _US,
-        "dur": (end_s - begin_s) * _US,
-        "args": arguments,
-    }
+    times = {"ts": begin_s * _US, "dur": (end_s - begin_s) * _US}
+    return {**at, "ph": "X", "name": name, **times, "args": arguments}
 
 
 def _named(what: str, process: int, thread: int, name: str) -> Event:

@@ -52,7 +52,6 @@ class Views:
         self._clock = clock
         self.began_s = clock()
         self._log = TurnLog(self._ring)
-        self._encoder = msgspec.json.Encoder()
         self._making = asyncio.Lock()
         self._made = b""
         self._fresh_until_s = float("-inf")
@@ -83,7 +82,7 @@ class Views:
     def gauges(self) -> bytes:
         self._viewed_s = self._clock()
         gauges = take_gauges(self._brain, self._signals, self._plugins, now=self._viewed_s)
-        return self._encoder.encode({**self._about(gauges), "pools": gauges.pools})
+        return msgspec.json.encode({**self._about(gauges), "pools": gauges.pools})
 
     def _about(self, gauges: Gauges) -> dict[str, Any]:
         return {
@@ -111,7 +110,12 @@ class Views:
             await asyncio.sleep(0)
         live, views = self._brain.sessions.sessions.get(session), SessionViews(self._brain, self.first_words)
         row = _session_row(views.view(live, self._log.of(session), now=self._clock())) if live else None
-        turns = await self._turns_in_the_ring(session)
+        found: dict[RequestId, list[Record]] = {}
+        async for some in self._newest_first():
+            for record in some:
+                if getattr(record, "session", None) == session and hasattr(record, "turn"):
+                    found.setdefault(record.turn, []).insert(0, record)
+        turns = sorted(found.items(), key=lambda item: item[1][0].at_s)
         if not turns and row is None:
             return None
         return {
@@ -121,14 +125,6 @@ class Views:
             "is_cut": False,
         }
 
-    async def _turns_in_the_ring(self, session: SessionId) -> list[tuple[RequestId, list[Record]]]:
-        found: dict[RequestId, list[Record]] = {}
-        async for some in self._newest_first():
-            for record in some:
-                if getattr(record, "session", None) == session and hasattr(record, "turn"):
-                    found.setdefault(record.turn, []).insert(0, record)
-        return sorted(found.items(), key=lambda item: item[1][0].at_s)
-
     async def _newest_first(self) -> AsyncIterator[list[Record]]:
         records = self._ring.newest_first()
         while some := list(islice(records, _RECORDS_AT_ONCE)):
@@ -136,7 +132,7 @@ class Views:
             await asyncio.sleep(0)
 
     async def _make(self) -> bytes:
-        brain, log, encode = self._brain, self._log, self._encoder.encode
+        brain, log, encode = self._brain, self._log, msgspec.json.encode
         for _ in range(2 * self._ring.size // _RECORDS_AT_ONCE + 2):  # more keep coming
             if log.catch_up(_RECORDS_AT_ONCE):
                 break

@@ -81,7 +81,9 @@ class Counts:
         self._takes: dict[type, Callable[[list[Any]], None]] = {
             rec.TurnArrived: self._take_turns,
             rec.Routed: lambda each: add_ms["queue_seconds"]([record.waited_ms for record in each]),
-            rec.ModelChosen: self._take_models,
+            rec.ModelChosen: lambda each: self._counts["models"].update(
+                [(r.requested, r.model, r.fallback.value if r.fallback else "") for r in each]
+            ),
             rec.GpuFirstToken: self._take_first_tokens,
             rec.GpuEnd: self._take_ends,
             rec.Refused: partial(self.usages.over, "refused"),
@@ -155,11 +157,6 @@ class Counts:
         for record in records:
             if record.claims is not None:
                 self._counts["malformed_claims"].update(record.claims.malformed)
-
-    def _take_models(self, records: list[rec.ModelChosen]) -> None:
-        self._counts["models"].update(
-            [(r.requested, r.model, r.fallback.value if r.fallback else "") for r in records]
-        )
 
     def _take_first_tokens(self, records: list[rec.GpuFirstToken]) -> None:
         for record in records:

@@ -20,10 +20,13 @@ _OTHERS: Final = "other tenants"
 
 
 def gauge_families(now: Gauges) -> Iterator[Metric]:
-    yield _gauge("sessions", "Known sessions", now.session_count)
-    yield _gauge("running", "Requests on replicas", now.running)
-    yield _gauge("waiting", "Turns in the waiting room", now.waiting)
-    yield _gauge("sessions_in_tools", "Sessions with running tools", now.active_tools)
+    for name, help_text, value in (
+        ("sessions", "Known sessions", now.session_count),
+        ("running", "Requests on replicas", now.running),
+        ("waiting", "Turns in the waiting room", now.waiting),
+        ("sessions_in_tools", "Sessions with running tools", now.active_tools),
+    ):
+        yield GaugeMetricFamily(f"turnpike_{name}", help_text, value)
     yield gauge("waiting_by_class", "Turns in the waiting room, by service class", ["class"], now.waiting_by)
     yield from _of_each("replica", now.replicas, _OF_REPLICAS)
     yield from _of_each("pool", now.pools, _OF_POOLS)
@@ -89,7 +92,3 @@ def _tenants(tenants: Iterable[TenantView]) -> Iterator[Metric]:
     yield gauge(
         "tenant_waiting_sessions", "Sessions of a tenant that wait for admission", ["pool", "tenant"], waiting
     )
-
-
-def _gauge(name: str, help_text: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"turnpike_{name}", help_text, value)

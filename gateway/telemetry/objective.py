@@ -198,12 +198,11 @@ class Objective:
         return *of_sessions, self._first_s, self._token_s, self._slowdown
 
     def families(self) -> Iterator[Metric]:
-        yield counter(
-            "slo_sessions", "Ended sessions, by whether they were in time", [*LABELS, "met"], self.sessions
-        )
-        yield counter(
-            "slo_turns", "Ended turns, by whether they were in time", ["pool", "class", "met"], self.turns
-        )
+        for name, what, labels, counts in (
+            ("slo_sessions", "Ended sessions, by whether they were in time", LABELS, self.sessions),
+            ("slo_turns", "Ended turns, by whether they were in time", ["pool", "class"], self.turns),
+        ):
+            yield counter(name, what, [*labels, "met"], counts)
 
     # --- turns -----------------------------------------------------------------------------------
 
@@ -212,7 +211,7 @@ class Objective:
             return
         self._turns[record.turn] = _Turn(record.session, record.at_s)
         if len(self._turns) > MAX_OPEN:
-            self._over(next(iter(self._turns)))
+            self._over(next(iter(self._turns)), at_s=0.0, end="left")
         session = self._sessions.get(record.session)
         if session is None:
             session = self._sessions[record.session] = _Session(
@@ -282,12 +281,12 @@ class Objective:
     def _left(self, record: rec.TurnLeft) -> None:
         self._over(record.turn, at_s=record.at_s, end="left")
 
-    def _over(self, name: RequestId, *, at_s: float | None = None, end: str = "left") -> _Session | None:
+    def _over(self, name: RequestId, *, at_s: float, end: str) -> _Session | None:
         turn = self._turns.pop(name, None)
         session = self._sessions.get(turn.session) if turn is not None else None
         if session is not None:
             session.running -= 1
-            session.last_s = max(session.last_s, at_s if at_s is not None else 0.0)
+            session.last_s = max(session.last_s, at_s)
             session.end = end
         return session
 

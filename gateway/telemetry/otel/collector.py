@@ -20,7 +20,6 @@ from gateway.config.telemetry import OtelConfig
 from gateway.telemetry.log_lines import ChangeLog
 
 _LATER: Final = frozenset((408, 429, 502, 503, 504))
-_INSTANCE: Final = "service.instance.id"
 
 
 class Verdict(Enum):
@@ -34,7 +33,7 @@ def resource_of(config: OtelConfig) -> tuple[tuple[str, str], ...]:
     """With `OTEL_RESOURCE_ATTRIBUTES`. Each process is an instance of its own, so that their counts are
     separate series. Newer SDKs do that themselves."""
     named = Resource.create({"service.name": config.service_name, "service.version": __version__})
-    attributes = {_INSTANCE: f"{platform.node()}-{os.getpid()}", **named.attributes}
+    attributes = {"service.instance.id": f"{platform.node()}-{os.getpid()}", **named.attributes}
     return tuple((key, value if isinstance(value, str) else str(value)) for key, value in attributes.items())
 
 

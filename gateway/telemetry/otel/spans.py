@@ -73,12 +73,7 @@ class _Session(msgspec.Struct):
 
 class Spans:
     def __init__(
-        self,
-        contexts: TraceContexts,
-        *,
-        spans_per_s: float,
-        max_sessions: int,
-        contents: Contents,
+        self, contexts: TraceContexts, *, spans_per_s: float, max_sessions: int, contents: Contents
     ) -> None:
         """`max_sessions`: as many as the brain keeps, so that none ends here before it does there;
         `contents`: of turns, for their spans."""
