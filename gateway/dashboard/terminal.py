@@ -6,14 +6,11 @@ made printable as a line by who prints it. Log lines are made printable by `Line
 
 import io
 import logging
-from types import TracebackType
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 from gateway.domain.printable import printable
 
 _INDENT: Final = "    "
-
-_Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
 class Printable(io.TextIOBase):
@@ -44,7 +41,7 @@ class LineFormatter(logging.Formatter):
             record.message = f"{record.levelname.lower()} log: {record.message}"
         return printable(super().formatMessage(record))
 
-    def formatException(self, ei: _Raised) -> str:  # noqa: N802 - logging's name
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
         text = printable(super().formatException(ei), keep="\n")
         return "\n".join(_INDENT + line for line in text.split("\n"))
 

@@ -23,8 +23,6 @@ from gateway.telemetry.usage import KINDS, WHOSE, Usages, outcome_of
 
 _SHARES: Final = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 _MANY: Final = 256
-
-
 # Name, what it is, and labels. With a type of records, these are counted by their fields of those names.
 _COUNTERS: Final[tuple[tuple[type | None, str, str, str], ...]] = (
     (None, "records", "Records of the information stream", "type"),

@@ -229,14 +229,12 @@ class Objective:
         session.running += 1
 
     def _submitted(self, record: rec.GpuSubmit) -> None:
-        turn = self._turns.get(record.turn)
-        if turn is not None:
+        if (turn := self._turns.get(record.turn)) is not None:
             turn.submitted_s, turn.first_s = record.at_s, None
             turn.pool, turn.service_class = record.pool or "", record.service_class or "none"
 
     def _first_token(self, record: rec.GpuFirstToken) -> None:
-        turn = self._turns.get(record.turn)
-        if turn is not None:
+        if (turn := self._turns.get(record.turn)) is not None:
             turn.first_s = record.at_s
 
     def _ended(self, record: rec.GpuEnd) -> None:
@@ -271,10 +269,8 @@ class Objective:
             self.turns[(*key, met)] += 1
 
     def _refused(self, record: rec.Refused) -> None:
-        turn = self._turns.get(record.turn)
-        if turn is not None:
-            session = self._over(record.turn, at_s=record.at_s, end="bad")
-            if session is not None:
+        if (turn := self._turns.get(record.turn)) is not None:
+            if (session := self._over(record.turn, at_s=record.at_s, end="bad")) is not None:
                 session.queue_s += record.at_s - turn.arrived_s
             self.turns[turn.pool, turn.service_class, self._failed()] += 1
 
@@ -305,8 +301,7 @@ class Objective:
     # --- sessions --------------------------------------------------------------------------------
 
     def _tools_ended(self, record: rec.ToolEnd) -> None:
-        session = self._sessions.get(record.session)
-        if session is not None:
+        if (session := self._sessions.get(record.session)) is not None:
             took_s = record.duration_ms / 1e3
             session.tools_s += took_s
             session.idle_s = max(0.0, session.idle_s - took_s)  # until now it looked like that

@@ -56,14 +56,12 @@ class Contents:
 
     def ended(self, turn: RequestId, finish_reason: str) -> Content | None:
         """Its span is made. `let_go` is to be called in the end."""
-        content = self._held.pop(turn, None)
-        if content is not None:
+        if (content := self._held.pop(turn, None)) is not None:
             content.finish_reason = finish_reason
         return content
 
     def forget(self, turn: RequestId) -> None:
-        content = self._held.pop(turn, None)
-        if content is not None:
+        if (content := self._held.pop(turn, None)) is not None:
             self.let_go(content)
 
     def let_go(self, content: Content) -> None:

@@ -59,6 +59,7 @@ class TraceExport:
         there."""
         assert config.endpoint is not None
         self._collector = Collector(config, environ)
+        self.open = self._collector.open
         self._max_pending = config.max_pending
         self._clock = clock
         self._resource = resource_of(config)
@@ -85,9 +86,6 @@ class TraceExport:
             for record in records:
                 if type(record) in _ENDS and getattr(record, "outcome", "") != "failed":
                     self._contents.forget(record.turn)  # type: ignore[union-attr]
-
-    def open(self) -> None:
-        self._collector.open()
 
     async def run(self) -> None:
         while True:

@@ -38,9 +38,6 @@ _BURST_S: Final = 2.0
 _MAX_TEXT: Final = 256
 # Of one answer that have a span each; more would show nothing else, since all begin and end together.
 _MAX_TOOLS: Final = 32
-# The conventions' word for an error of which no more is known.
-_OTHER_ERROR: Final = "_OTHER"
-_STARTED_ELSEWHERE: Final = frozenset((Edge.SPAWNED, Edge.FORKS))
 
 
 class _Attempt(msgspec.Struct):
@@ -222,8 +219,7 @@ class Spans:
             self._finish(next(iter(self._turns)), record.at_s, "lost")
 
     def _tools_started(self, record: rec.ToolStart) -> None:
-        session = self._sessions.get(record.session)
-        if session is not None:
+        if (session := self._sessions.get(record.session)) is not None:
             session.seen_s = record.at_s
 
     def _waited(self, turn: _Turn, record: rec.TurnWaited) -> None:
@@ -250,8 +246,8 @@ class Spans:
             return
         start_s = record.at_s - record.late_s - record.duration_ms / 1e3
         calls = record.calls or ("",) * len(record.names)
-        # Of several, it is unknown which one.
-        problem = _OTHER_ERROR if record.has_failed and len(record.names) == 1 else ""
+        # Of several, it is unknown which one. `_OTHER` is the conventions' word where no more is known.
+        problem = "_OTHER" if record.has_failed and len(record.names) == 1 else ""
         for number, (name, call) in enumerate(zip(record.names[:_MAX_TOOLS], calls, strict=False)):
             self._part(
                 session.trace.trace_id, session.trace.own, f"tool {record.turn} {number}",
@@ -333,7 +329,7 @@ def _turn_span(
         parent = client.span_id
     elif client is not None:
         links.append((client.trace_id, client.span_id))
-    if arrived.edge in _STARTED_ELSEWHERE and arrived.parent is not None:
+    if arrived.edge in (Edge.SPAWNED, Edge.FORKS) and arrived.parent is not None:
         links.append((turn.trace.trace_id, span_id(arrived.parent)))
     operation = "text_completion" if arrived.protocol is Protocol.COMPLETIONS else "chat"
     # Whose format it is: the conventions know no name for engines of one's own.
