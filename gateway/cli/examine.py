@@ -84,13 +84,12 @@ async def examine(
         cache_probe = (
             await _probe_cache(session, replica, facts.models[0]) if may_generate and facts.models else None
         )
-    has_metrics = "vllm:" in metrics
     return BackendProbe(
         facts=facts,
         models_status=status,
         max_tokens=_max_tokens(_json(listing)),
         plugin=state if plugin_status == 200 and isinstance(state := _json(plugin), dict) else None,
-        signals=read_vllm_metrics(metrics) if has_metrics else None,
+        signals=read_vllm_metrics(metrics) if "vllm:" in metrics else None,
         cache=cache_settings(metrics),
         prefills=_prefills(metrics),
         publishes_events=await _listens(kv_events.endpoint) if kv_events is not None else None,

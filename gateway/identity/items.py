@@ -98,13 +98,13 @@ def read_item(raw: Raw) -> Item:
         if kind in (ASIDE, NOTHING):
             return _ASIDE if kind == ASIDE else _NO_ITEM
         found = _item(kind, texts, calls, ids)
-        if len(memoryview(raw)) > COUNTS_AS and (media := media_bytes(content)):
-            found = msgspec.structs.replace(found, media_bytes=media)
+        media = media_bytes(content) if len(memoryview(raw)) > COUNTS_AS else 0
     except UNREADABLE:
         return _NO_ITEM
-    if kind == TOOL and _has_failed(raw):
-        return msgspec.structs.replace(found, has_failed=True)
-    return found
+    has_failed = kind == TOOL and _has_failed(raw)
+    if not media and not has_failed:
+        return found
+    return msgspec.structs.replace(found, media_bytes=media, has_failed=has_failed)
 
 
 class _Outline(msgspec.Struct):

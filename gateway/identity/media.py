@@ -17,8 +17,6 @@ _PREFIX: Final = re.compile(r"data:(?:image|video|audio)/[\w.+-]{1,64};base64,")
 # One stands in each item that has media.
 MARKS: Final = (b"base64", b'"input_audio"')
 _LETTERS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
-
-
 _RESULTS: Final = ("function_call_output", "custom_tool_call_output", "computer_call_output")
 
 

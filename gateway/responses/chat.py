@@ -229,7 +229,7 @@ def _keep(choice: _Choice, content: ResponseContent) -> None:
             content.add(Kind.TEXT, Kind.TEXT, choice.text)
         return
     if any(each not in _NOTHING for each in (message.refusal, message.function_call, message.audio)):
-        content.give_up()
+        content.is_known = False
     for field in _THOUGHTS:
         thought = getattr(message, field)
         if type(thought) is str and thought:
@@ -242,7 +242,7 @@ def _keep_call(place: object, call: _Call, call_id: str | None, content: Respons
     function = call.function
     name, piece = (function.name, function.arguments) if function is not None else (None, None)
     if call.custom is not None or not isinstance(piece, str | None):
-        content.give_up()
+        content.is_known = False
         function = call.custom or _Function()
         name, piece = function.name, function.input if type(function.input) is str else None
     content.add(place, Kind.CALL, piece, id=call_id, name=name)

@@ -83,9 +83,6 @@ class ResponseContent:
             end -= 1
         return encoded[:end]
 
-    def give_up(self) -> None:
-        self.is_known = False
-
     @property
     def parts(self) -> list[Part]:
         return [part for part in self._parts.values() if part.kind is Kind.CALL or part.data]

@@ -190,7 +190,7 @@ def _keep_block(place: int | None, block: _Block, content: ResponseContent) -> N
             arguments = bytes(block.input).decode() if bytes(block.input) not in _NO_INPUT else None
             content.add(place, Kind.CALL, arguments, id=block.id, name=block.name)
         case _:
-            content.give_up()
+            content.is_known = False
 
 
 def _keep_piece(place: int | None, delta: _Delta, content: ResponseContent) -> None:
@@ -204,4 +204,4 @@ def _keep_piece(place: int | None, delta: _Delta, content: ResponseContent) -> N
         case "input_json_delta":
             content.add(place, Kind.CALL, delta.partial_json)
         case _:
-            content.give_up()
+            content.is_known = False

@@ -75,10 +75,6 @@ class ResponseObserver:
     def events_left(self) -> int:
         return MAX_EVENTS
 
-    def collect(self, content: ResponseContent) -> None:
-        """Collects the response's content there, too; to be called before the first chunk."""
-        self.seen.content = content
-
     def feed(self, chunk: bytes) -> bool:
         """The next bytes of the body. False if they brought no milestone."""
         return False
@@ -336,7 +332,7 @@ def observe(
     if work is Work.POOL and (found := METADATA.search(head)) is not None:
         observer = cast(ResponseObserver, UsageObserver(observer, is_generated=False, metadata=found[0]))
     if content is not None:
-        observer.collect(content)
+        observer.seen.content = content
     return observer
 
 

@@ -203,7 +203,7 @@ def test_what_is_unknown_makes_it_less_than_whole_and_the_rest_is_told():
     said = ResponseContent()
     said.add(1, Kind.TEXT, "before ")
     assert said.is_whole
-    said.give_up()
+    said.is_known = False
     said.add(1, Kind.TEXT, "after")
     assert told(said) == [(Kind.TEXT, "before after")] and not said.is_whole
     said.begin()
