@@ -101,18 +101,12 @@ async def examine_all(config: Config, environ: Mapping[str, str], *, may_generat
         except ConfigError as error:  # a service has other variables than whoever looks at it
             found = Finding(level="bad", what=f"was not looked at: {error}", do="set it here, too")
             return Examined(replica=name, url=each.url, findings=[found])
+        upstream, transport = config.upstream, Transport(tls if address.is_tls else None)
         replica = Replica(
-            ReplicaId(name),
-            PoolId(pool.name),
-            address,
-            config=config.upstream,
-            api_key=key,
-            transport=Transport(tls if address.is_tls else None),
+            ReplicaId(name), PoolId(pool.name), address, config=upstream, api_key=key, transport=transport
         )
         async with some:
-            seen = await examine(
-                replica, config.upstream, kv_events=each.kv_events, may_generate=may_generate
-            )
+            seen = await examine(replica, upstream, kv_events=each.kv_events, may_generate=may_generate)
         listed = findings(seen, role=each.role, transfer=pool.transfer)
         return Examined(replica=name, url=each.url, findings=listed)
 

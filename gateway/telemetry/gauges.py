@@ -89,6 +89,5 @@ def _tenants(tenants: Iterable[TenantView]) -> Iterator[Metric]:
         admitted[labels] += view.admitted
         waiting[labels] += view.waiting
     yield gauge("tenant_admitted_sessions", "Admitted sessions of a tenant", ["pool", "tenant"], admitted)
-    yield gauge(
-        "tenant_waiting_sessions", "Sessions of a tenant that wait for admission", ["pool", "tenant"], waiting
-    )
+    what = "Sessions of a tenant that wait for admission"
+    yield gauge("tenant_waiting_sessions", what, ["pool", "tenant"], waiting)

@@ -21,15 +21,10 @@ class McpCounts:
         self.durations: dict[str, Histogram] = defaultdict(Histogram)
 
     def families(self) -> Iterator[Metric]:
-        yield counter(
-            "mcp_calls", "Finished tool calls through the gateway", ["server", "outcome"], self.calls
-        )
-        yield counter(
-            "mcp_calls_joined",
-            "Tool calls through the gateway, matched to the answer of a model",
-            ["server"],
-            self.joined,
-        )
+        what = "Finished tool calls through the gateway"
+        yield counter("mcp_calls", what, ["server", "outcome"], self.calls)
+        what = "Tool calls through the gateway, matched to the answer of a model"
+        yield counter("mcp_calls_joined", what, ["server"], self.joined)
         for name, what, counts in (
             ("running", "Running tool calls of an MCP server", self.running),
             ("waiting", "Tool calls that wait for an MCP server", self.waiting),

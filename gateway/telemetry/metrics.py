@@ -76,15 +76,12 @@ class Metrics(Counts, Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield InfoMetricFamily("turnpike_build", "Version of the gateway", {"version": __version__})
-        yield counter(
-            "requests",
-            "Requests of clients, by answer; a failure behind a good status has the class 5xx",
-            ["endpoint", "status_class", "code"],
-            {
-                (endpoint, "5xx" if has_failed else f"{status // 100}xx", str(status)): count
-                for (endpoint, status, has_failed), count in self.requests.items()
-            },
-        )
+        what = "Requests of clients, by answer; a failure behind a good status has the class 5xx"
+        requests = {
+            (endpoint, "5xx" if has_failed else f"{status // 100}xx", str(status)): count
+            for (endpoint, status, has_failed), count in self.requests.items()
+        }
+        yield counter("requests", what, ["endpoint", "status_class", "code"], requests)
         yield from self.families()
         yield from self._outcome.families()
         yield from gauge_families(self._gauges())
@@ -110,11 +107,8 @@ class Metrics(Counts, Collector):
             ("requests_unread", "Requests passed on unread: malformed, or too large", "reason", unread),
         ):
             yield counter(name, what, [label], counts)
-        yield histogram(
-            "request_overhead_seconds",
-            "Time from a complete request to its dispatch, of one in sixteen without a wait",
-            {(): self.overhead},
-        )
+        what = "Time from a complete request to its dispatch, of one in sixteen without a wait"
+        yield histogram("request_overhead_seconds", what, {(): self.overhead})
         yield histogram("loop_lag_seconds", "Delay of the event loop", {(): self.loop_lag})
         if self.mcp is not None:
             yield from self.mcp.families()

@@ -124,37 +124,17 @@ class Objective:
         self._slots: LabelSlots[Labels] = LabelSlots(MAX_LABELS, self._forget)
         # Sessions by whether they were in time, of labels that gave way.
         self._forgotten: Counter[_Of] = Counter()
-        self._session_s = HistogramFamily(
-            "session_seconds",
-            "Time from the first turn of a finished session to its last answer, without its idle time",
-            LABELS,
-            _SESSION_S,
-        )
-        self._part_s = HistogramFamily(
-            "session_part_seconds",
-            "Time of finished sessions in the queue, in prefill, in decode and in tools",
-            ["part", *LABELS],
-            _SESSION_S,
-        )
+        what = "Time from the first turn of a finished session to its last answer, without its idle time"
+        self._session_s = HistogramFamily("session_seconds", what, LABELS, _SESSION_S)
+        what = "Time of finished sessions in the queue, in prefill, in decode and in tools"
+        self._part_s = HistogramFamily("session_part_seconds", what, ["part", *LABELS], _SESSION_S)
         self._session_turns = HistogramFamily("session_turns", "Turns of finished sessions", LABELS, _TURNS)
-        self._first_s = HistogramFamily(
-            "ttft_seconds",
-            "Time from the arrival of a turn to its first token; to its answer without streaming",
-            ["pool", "class"],
-            _FIRST_S,
-        )
-        self._token_s = HistogramFamily(
-            "tpot_seconds",
-            "Time per output token after the first one, of streamed answers",
-            ["pool", "class"],
-            _TOKEN_S,
-        )
-        self._slowdown = HistogramFamily(
-            "slowdown",
-            "Time of finished sessions and turns, divided by their isolated time",
-            ["of", "pool", "class"],
-            _SLOWDOWNS,
-        )
+        what = "Time from the arrival of a turn to its first token; to its answer without streaming"
+        self._first_s = HistogramFamily("ttft_seconds", what, ["pool", "class"], _FIRST_S)
+        what = "Time per output token after the first one, of streamed answers"
+        self._token_s = HistogramFamily("tpot_seconds", what, ["pool", "class"], _TOKEN_S)
+        what = "Time of finished sessions and turns, divided by their isolated time"
+        self._slowdown = HistogramFamily("slowdown", what, ["of", "pool", "class"], _SLOWDOWNS)
         # By labels and whether they were in time: `yes`, `no`, or `unknown`.
         self.sessions: Counter[_Of] = Counter()
         # The same, by pool and class.

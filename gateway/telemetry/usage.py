@@ -94,12 +94,8 @@ class Usages:
         yield "tenant_requests", "Requests with work for an engine, by their end", "outcome", requests
         kinds = ((user, zip(_ALL_KINDS, each.tokens, strict=True)) for user, each in used)
         tokens = {(*user, kind): n for user, counts in kinds for kind, n in counts}
-        yield (
-            "tenant_tokens",
-            "Tokens of requests with work for an engine, reported or estimated",
-            "kind",
-            tokens,
-        )
+        what = "Tokens of requests with work for an engine, reported or estimated"
+        yield "tenant_tokens", what, "kind", tokens
         costs = {user: each.cost for user, each in used if each.cost is not None}
         yield "tenant_cost", "Cost of the reported tokens, in the currency of `[[prices]]`", "", costs
 
