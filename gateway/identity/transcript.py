@@ -71,8 +71,6 @@ def _stored(fields: RequestBody) -> int:
 
 
 class TranscriptReader:
-    """Reads conversations; remembers their checkpoints."""
-
     def __init__(self, max_known: int = _MAX_KNOWN) -> None:
         self._items: Memory[Item] = Memory(max_known)
         self._checkpoints: Memory[_Checkpoint] = Memory(max_known)

@@ -73,8 +73,6 @@ class NumberedTemplate(EventTemplate):
 
 
 class Piece(NamedTuple):
-    """The content of one event."""
-
     kind: Kind
     place: object
     """The call or the thought that it belongs to: any key of the protocol reader's."""

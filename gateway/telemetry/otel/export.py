@@ -57,7 +57,6 @@ class TraceExport:
     ) -> None:
         """`contents`: of turns; None if they are not exported. Raises ConfigError for a variable that is not
         there."""
-        assert config.endpoint is not None
         self._collector = Collector(config, environ)
         self.open = self._collector.open
         self._max_pending = config.max_pending

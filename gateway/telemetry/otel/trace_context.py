@@ -23,14 +23,11 @@ MAX_TURNS: Final = 20_000
 
 
 class Trace(NamedTuple):
-    """The trace that a session is in."""
-
     trace_id: bytes
     parent: bytes
     """The client's span above the session's; empty if the session is the root."""
     is_sampled: bool
     own: bytes
-    """The session's own span."""
     beginning: str
     """Of the header lines that its turns send on."""
 
