@@ -248,11 +248,8 @@ class BodyObserver(ResponseObserver):
             self._begin()
             return False
         self._pieces.append(chunk)
-        if self._start is not None:
-            if not self._start and chunk.startswith(b"{"):
-                self._start = None
-            elif self._begins_stream(chunk):
-                return self._go_on_as_stream()
+        if self._start is not None and self._begins_stream(self._start + chunk):
+            return self._go_on_as_stream()
         # It may be complete. If it hardly ever is, it is read at the end alone.
         is_early = self._tries_left and self._seen_bytes <= _EARLY_BYTES
         if is_early and (chunk.endswith(b"}") or chunk.rstrip(b" \t\r\n").endswith(b"}")):
@@ -261,8 +258,8 @@ class BodyObserver(ResponseObserver):
             return True
         return False
 
-    def _begins_stream(self, chunk: bytes) -> bool:
-        start = ((self._start or b"") + chunk).lstrip(_BLANK)[:_START_BYTES]
+    def _begins_stream(self, beginning: bytes) -> bool:
+        start = beginning.lstrip(_BLANK)[:_START_BYTES]
         self._start = start if len(start) < _START_BYTES and not start.startswith(b"{") else None
         return self._start is None and _FIELD.match(start) is not None
 

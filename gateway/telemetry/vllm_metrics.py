@@ -51,6 +51,7 @@ def read_vllm_metrics(text: str) -> EngineSignals:
     if most_used is not None and retained is not None:
         most_used = max(0.0, most_used - retained)  # vLLM counts what is held as used
     stated = int(kv_tokens * blocks.get("host", 0.0) / max(1.0, total or 0.0))  # by `turnpike-vllm`
+    most = loras[0].get("max_lora", "")
     return EngineSignals(
         kv_tokens=kv_tokens or None,
         host_kv_tokens=min(stated, _MOST) or _host_tokens(host_bytes, sums),
@@ -59,9 +60,7 @@ def read_vllm_metrics(text: str) -> EngineSignals:
         waiting=_whole(sums, "num_requests_waiting"),
         preemptions=_whole(sums, "num_preemptions_total"),
         ranks=_ranks(ranks),
-        most_adapters=int(most)
-        if (most := loras[0].get("max_lora", "")).isdecimal() and len(most) < 7
-        else None,
+        most_adapters=int(most) if most.isdecimal() and len(most) < 7 else None,
         adapters=tuple(filter(None, loras[0].get("running_lora_adapters", "").split(","))),
         kv_retained=retained,
         prefix_hit=_whole(sums, "prefix_cache_hits_total", "external_prefix_cache_hits_total"),

@@ -58,10 +58,9 @@ class _Turn(msgspec.Struct):
 class _Session(msgspec.Struct):
     trace: Trace
     started: rec.SessionStarted | None
+    """Until its root is sent; None also where none must be: what is not known any more had one."""
     started_s: float
     seen_s: float
-    has_root: bool
-    """It was sent, or must not be: what is not known any more had one."""
     turns: int = 0
     open_turns: int = 0
     left_out: int = 0
@@ -134,7 +133,7 @@ class Spans:
 
     def _session_started(self, record: rec.SessionStarted) -> None:
         empty = Trace(b"", b"", False, b"", "")
-        self._open(record.session, _Session(empty, record, record.at_s, record.at_s, has_root=False))
+        self._open(record.session, _Session(empty, record, record.at_s, record.at_s))
 
     def _open(self, name: SessionId, session: _Session) -> None:
         self._sessions[name] = session
@@ -151,20 +150,19 @@ class Spans:
         self._end_session(record.session, record.at_s, record.reason)
         self._contexts.forget(record.session)
 
-    def _root(self, name: SessionId, session: _Session, agent: str) -> Span:
-        started, links = session.started, []
-        if started is not None and started.parent is not None:
+    def _root(self, started: rec.SessionStarted, trace: Trace, agent: str) -> Span:
+        links = []
+        if started.parent is not None:
             parent = self._contexts.of(started.parent)
             links.append((parent.trace_id, parent.own))
-        trace, at_s = session.trace, session.started_s
         return Span(
-            trace.trace_id, trace.own, trace.parent, "invoke_agent", INTERNAL, at_s, at_s,
+            trace.trace_id, trace.own, trace.parent, "invoke_agent", INTERNAL, started.at_s, started.at_s,
             (
                 ("gen_ai.operation.name", "invoke_agent"),
-                ("gen_ai.conversation.id", name),
+                ("gen_ai.conversation.id", started.session),
                 ("gen_ai.agent.id", agent or None),
-                ("turnpike.tenant", started.tenant if started is not None else None),
-                ("turnpike.session.source", started.source.value if started is not None else None),
+                ("turnpike.tenant", started.tenant),
+                ("turnpike.session.source", started.source.value),
             ),
             links,
         )  # fmt: skip
@@ -197,7 +195,7 @@ class Spans:
         session = self._sessions.get(record.session)
         if session is None:  # it was silent for so long that it was ended here
             trace = self._contexts.of(record.session, record.turn)
-            session = _Session(trace, None, record.at_s, record.at_s, has_root=True)
+            session = _Session(trace, None, record.at_s, record.at_s)
             self._open(record.session, session)
         elif not session.turns:
             session.trace = self._contexts.of(record.session, record.turn)
@@ -210,9 +208,9 @@ class Spans:
             session.left_out += 1
             self.left_out += 1
             return
-        if not session.has_root:
-            session.has_root = True
-            self._out.append(self._root(record.session, session, record.agent))
+        if session.started is not None:
+            self._out.append(self._root(session.started, session.trace, record.agent))
+            session.started = None
         self._turns[record.turn] = _Turn(record, session.trace)
         session.open_turns += 1
         if len(self._turns) > MAX_OPEN:
