@@ -68,7 +68,7 @@ class ResponseObserver:
     has_backlog = False
     """More has come than was read at once; `feed(b"")` goes on with it."""
 
-    def __init__(self, _: MayKeep | None = None, *, observed: ObservedResponse | None = None) -> None:
+    def __init__(self, _: object = None, *, observed: ObservedResponse | None = None) -> None:
         self.seen = observed or ObservedResponse()
 
     @property
@@ -104,11 +104,7 @@ class StreamObserver(ResponseObserver):
     is_stream = True
 
     def __init__(
-        self,
-        make_reader: type[AnswerReader],
-        _: MayKeep | None = None,
-        *,
-        observed: ObservedResponse | None = None,
+        self, make_reader: type[AnswerReader], _: object = None, *, observed: ObservedResponse | None = None
     ) -> None:
         super().__init__(observed=observed)
         self._reader = make_reader()

@@ -28,7 +28,7 @@ from gateway.domain import records as rec
 from gateway.domain.allowance import Allowance
 from gateway.domain.decision import Edge
 from gateway.domain.ids import RequestId, SessionId
-from gateway.domain.request import Protocol
+from gateway.domain.request import Protocol, Usage
 from gateway.telemetry.otel.contents import Content, Contents
 from gateway.telemetry.otel.otlp import CLIENT, INTERNAL, SERVER, Span
 from gateway.telemetry.otel.trace_context import Trace, TraceContexts, span_id
@@ -48,6 +48,7 @@ class _Attempt(msgspec.Struct):
 
 class _Turn(msgspec.Struct):
     arrived: rec.TurnArrived
+    session: SessionId
     trace: Trace
     wait_reason: str | None = None
     routed: rec.Routed | None = None
@@ -120,9 +121,8 @@ class Spans:
         return self._flush()
 
     def _seen_s(self, turn: _Turn) -> float:
-        arrived = turn.arrived
-        session = self._sessions.get(arrived.session) if arrived.session is not None else None
-        return max(arrived.at_s, session.seen_s if session is not None else 0.0)
+        session = self._sessions.get(turn.session)
+        return max(turn.arrived.at_s, session.seen_s if session is not None else 0.0)
 
     def _flush(self) -> list[Span]:
         out, self._out = self._out, []
@@ -211,7 +211,7 @@ class Spans:
         if session.started is not None:
             self._out.append(self._root(session.started, session.trace, record.agent))
             session.started = None
-        self._turns[record.turn] = _Turn(record, session.trace)
+        self._turns[record.turn] = _Turn(record, record.session, session.trace)
         session.open_turns += 1
         if len(self._turns) > MAX_OPEN:
             self._finish(next(iter(self._turns)), record.at_s, "lost")
@@ -264,10 +264,7 @@ class Spans:
 
     def _finish(self, name: RequestId, end_s: float, outcome: str) -> None:
         turn = self._turns.pop(name)
-        session_id = turn.arrived.session
-        assert session_id is not None
-        session = self._sessions.get(session_id)
-        if session is not None:
+        if (session := self._sessions.get(turn.session)) is not None:
             session.seen_s = max(session.seen_s, end_s)
             session.open_turns -= 1
         trace_id, own = turn.trace.trace_id, span_id(name)
@@ -316,7 +313,6 @@ def _turn_span(
     turn: _Turn, own: bytes, end_s: float, outcome: str, contexts: TraceContexts, content: Content | None
 ) -> Span:
     arrived, routed = turn.arrived, turn.routed
-    assert arrived.session is not None
     newest = turn.attempts[-1] if turn.attempts else None
     end = newest.end if newest is not None else None
     first_s = newest.first_token_s if newest is not None and arrived.is_streamed else None
@@ -333,7 +329,7 @@ def _turn_span(
     # Whose format it is: the conventions know no name for engines of one's own.
     provider = "anthropic" if arrived.protocol is Protocol.MESSAGES else "openai"
     model = arrived.model[:_MAX_TEXT] if arrived.model is not None else None
-    usage = end.usage if end is not None else None
+    usage = end.usage if end is not None else Usage()
     problem = _problem(outcome, end)
     # `value` of an enumeration is a call of four functions.
     return Span(
@@ -344,9 +340,9 @@ def _turn_span(
             ("gen_ai.provider.name", provider),
             ("gen_ai.request.model", model),
             ("gen_ai.conversation.id", arrived.session),
-            ("gen_ai.usage.input_tokens", usage.prompt_tokens if usage is not None else None),
-            ("gen_ai.usage.cache_read.input_tokens", usage.cached_tokens if usage is not None else None),
-            ("gen_ai.usage.output_tokens", usage.output_tokens if usage is not None else None),
+            ("gen_ai.usage.input_tokens", usage.prompt_tokens),
+            ("gen_ai.usage.cache_read.input_tokens", usage.cached_tokens),
+            ("gen_ai.usage.output_tokens", usage.output_tokens),
             ("gen_ai.request.stream", arrived.is_streamed or None),
             ("gen_ai.response.time_to_first_chunk", first_s - arrived.at_s if first_s is not None else None),
             ("gen_ai.response.id", end.response_id if end is not None else None),
