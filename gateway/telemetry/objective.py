@@ -49,6 +49,7 @@ class OutcomeView(msgspec.Struct, frozen=True, kw_only=True):
     """Since the start of the gateway; sums over gateways are valid."""
 
     sessions: int
+    """Ended sessions."""
     in_time: int
     judged: int
     """Of these, the ones known to be in time or late."""
