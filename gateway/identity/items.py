@@ -154,7 +154,8 @@ def _item(kind: int, texts: list[str], calls: list[Any], ids: list[Any]) -> Item
     if kind == ASSISTANT:
         if not ids and _CALLS_AS_TEXT in joined:
             ids = _CALL_AS_TEXT.findall(joined)
-        joined = without_thought(joined)
+        if _THOUGHT_TAG in joined:
+            joined = without_thought(joined)
     elif kind == USER:
         is_observation = joined.startswith(_OBSERVATION)
         looks = _looks(joined)

@@ -130,7 +130,8 @@ class TranscriptReader:
 
     def _new(self, items: Sequence[Raw], raws: Sequence[int], news: range) -> NewItems:
         places = news[-_MAX_NEW:]
-        new = read_new((len(memoryview(items[at])), self._item(raws, items, at)) for at in reversed(places))
+        brought = [(len(memoryview(items[at])), self._item(raws, items, at)) for at in reversed(places)]
+        new = read_new(brought)
         if not self.reads_steps or not news:
             return new
         start = news.start
@@ -271,6 +272,9 @@ def _follow(state: _Checkpoint, items: Sequence[Item], count: int) -> _Checkpoin
 def _blocks(answers: Sequence[tuple[int, Item]]) -> list[AssistantBlock]:
     """Newest first. Several answers may stand in a row, so a block begins at each of them that has a text;
     all of them reach to the end."""
+    if len(answers) == 1:
+        [(tail, item)] = answers
+        return [AssistantBlock(tail, item.text, item.has_calls)]
     starts = [0, *(at for at in range(1, len(answers)) if answers[at][1].text)][:_MAX_RUN]
     return [_block(answers[start:]) for start in reversed(starts)]
 

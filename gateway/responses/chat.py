@@ -128,7 +128,8 @@ class ChatReader:
             message = choice.delta or choice.message
             content = choice.text if message is None else message.content
             if content:
-                text = None if choice.index else joined_text(content)  # clients go on with the first choice
+                # Clients go on with the first choice.
+                text = None if choice.index else content if type(content) is str else joined_text(content)
                 if text:
                     observed.add_text(text)
                 else:
@@ -278,5 +279,8 @@ def joined_text(content: object) -> str | None:
 
 def _has_content(choice: _Choice) -> bool:
     delta = choice.delta or _NO_DELTA
-    parts = choice.text, *[getattr(delta, each) for each in _DELTA_FIELDS]
-    return any(part not in _NOTHING for part in parts)
+    thoughts = delta.reasoning, delta.reasoning_content
+    for part in (delta.content, delta.tool_calls, choice.text, *thoughts, delta.refusal, delta.function_call):
+        if part not in _NOTHING:
+            return True
+    return delta.audio not in _NOTHING

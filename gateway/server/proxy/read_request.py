@@ -71,7 +71,13 @@ class Reading:
     async def read(self, request: HttpRequest) -> RequestFacts:
         """What the request says. Between the slices of a body that may take long to read, others are served.
         Where we fail to understand it, it passes, and its backend answers."""
-        return await self._driver.parse_cooperatively(self._reading(request.head.caller.endpoint, request))
+        work = self._reading(request.head.caller.endpoint, request)
+        try:
+            next(work)
+        except StopIteration as end:  # as most
+            facts: RequestFacts = end.value
+            return facts
+        return await self._driver.parse_cooperatively(work)
 
     def _reading(self, endpoint: Endpoint, request: HttpRequest) -> Generator[None, None, RequestFacts]:
         head, before = request.head, request.before
