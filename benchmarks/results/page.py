@@ -148,7 +148,7 @@ def _against(at: Sequence[Cell], ours: Cell, metric: str) -> str:
 def told_ratio(found: Interval | None, metric: str) -> str:
     if found is None:
         return "–"
-    text = f"{found.mean:.2f}{_between(found)}"
+    text = f"{_digits(found.mean)}{_between(found)}"
     return f"**{text}**" if _times_worse(found, metric) > 1 + _NOTICEABLE else text
 
 
@@ -206,7 +206,11 @@ def _inverse(found: Interval) -> Interval:
 
 def _between(found: Interval) -> str:
     """Its 95 %; of a single seed there is none."""
-    return f" ({found.low:.2f}–{found.high:.2f})" if math.isfinite(found.high) else " (one seed)"
+    return f" ({_digits(found.low)}–{_digits(found.high)})" if math.isfinite(found.high) else " (one seed)"
+
+
+def _digits(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.3f}"
 
 
 def _cells(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
