@@ -89,6 +89,11 @@ class GpuPressure:
             self._seen.hits += _increase(before.prefix_hit, signals.prefix_hit)
         self._signals[replica] = signals
 
+    def caches(self, replica: ReplicaId) -> int:
+        """Each data-parallel rank has one."""
+        signals = self._signals.get(replica)
+        return max(1, signals.ranks or 1) if signals is not None else 1
+
     def replica_left(self, replica: ReplicaId) -> None:
         self._signals.pop(replica, None)
 

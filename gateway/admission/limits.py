@@ -181,13 +181,14 @@ class Limits:
             self.record_change(change.reason, waiting=waiting, now=now)
         elif (self.overcommit_sessions > 0) is not had_time:
             self.record_change(HAVE_NO_TIME if had_time else HAVE_TIME, waiting=waiting, now=now)
-        if change is not None and change.is_decrease:
+        if change is not None and change.is_of_tools:
+            if (count := _beyond(self.seen.with_tools, window.tool_limit())) > 0:
+                return Excess(count, change.reason, is_of_tools=True)
+        elif change is not None and change.is_decrease:
             self.gpu.start_afresh()
             self.changed_s = now
             if (count := _beyond(places.count, window.sessions)) > 0:
                 return Excess(count, change.reason)
-            if (count := _beyond(self.seen.with_tools, window.tool_limit())) > 0:
-                return Excess(count, change.reason, is_of_tools=True)
         if (count := self.too_many()) > 0:
             self.record_change(OVERFLOW, waiting=waiting, now=now)
             return Excess(count, OVERFLOW)
@@ -243,7 +244,7 @@ class Limits:
             held=max(places.residents.now(), 0.0),
             demand=places.residents.peak(),
             capacity=self.capacity() if self._config.policy != "session-cap" else None,
-            kv_share=1.0 if len(self._up) == 1 else _KV_SHARE_OF_SEVERAL,
+            kv_share=1.0 if sum(map(self.gpu.caches, self._up)) == 1 else _KV_SHARE_OF_SEVERAL,
             blocked_by=blocked_by,
         )
 

@@ -144,7 +144,7 @@ class SessionQueue:
         self.entries: dict[SessionId, Entry] = {}
         # A heap of the times at which entries age or become overdue.
         self._due: list[tuple[float, int, Entry]] = []
-        # The longest overdue is first. They stay in their tenants' queues.
+        # The longest overdue is first, but for those that may not enter. They stay in their tenants' queues.
         self.overdue: dict[SessionId, Entry] = {}
         self._number = 0
         # The sum of expected KV tokens.
@@ -206,10 +206,11 @@ class SessionQueue:
 
     def _longest_overdue(self, may: Callable[[TenantId], bool]) -> Entry | None:
         fair = self._fair
-        for entry in islice(self.overdue.values(), _LOOKED_AT):
+        for entry in list(islice(self.overdue.values(), _LOOKED_AT)):
             if may(entry.tenant):
                 if not fair.is_far_beyond(fair.charge(entry.tenant) / fair.weight(entry.tenant)):
                     return entry
+            self.overdue[entry.session] = self.overdue.pop(entry.session)  # it hides nobody for long
         return None
 
     def lightest(self, may: Callable[[TenantId], bool]) -> list[Entry]:

@@ -181,12 +181,14 @@ class SessionAdmission:
             pool.forget(session, now=now)
 
     def tools_ran(self, session: SessionId, names: tuple[str, ...], duration_s: float) -> None:
+        member = None
         for pool in self.pools.values():
-            if (member := pool.places.members.get(session)) is not None:
+            if (found := pool.places.members.get(session)) is not None:
+                member = found
                 member.has_results = True
                 pool.places.tools_run(member, do_run=False)
-                self._cpu.saw_tool(names, duration_s, member.agent)
-                return
+        if member is not None:
+            self._cpu.saw_tool(names, duration_s, member.agent)
 
     def host_reported(self, host: str, signals: HostSignals, *, now: float) -> None:
         self._cpu.host_reported(host, signals, now=now)

@@ -151,6 +151,8 @@ class Places:
         self.tokens = 0.0
         # Admitted, without a live turn.
         self._silent: OrderedDict[SessionId, Member] = OrderedDict()
+        # Evicted, while their tools run.
+        self._evicted: OrderedDict[SessionId, Member] = OrderedDict()
         # With changes that `residents` does not have yet.
         self._dirty: dict[SessionId, Member] = {}
 
@@ -165,6 +167,7 @@ class Places:
     def enter(self, member: Member, *, is_over_limit: bool = False, now: float) -> None:
         assert not member.is_in
         member.is_in, member.is_over_limit = True, is_over_limit
+        self._evicted.pop(member.session, None)
         member.eviction_reason = ""
         self._take(member)
         self.above += is_over_limit
@@ -189,6 +192,8 @@ class Places:
         self.residents.leave(member.agent, member.demand)
         member.is_in, member.demand = False, NOTHING
         member.was_evicted = True
+        if member.runs_tools:
+            self._evicted[member.session] = member
         self._take(member)
         self.above -= member.is_over_limit
         del self.by_tenant[member.tenant][member.session]
@@ -198,6 +203,8 @@ class Places:
     def tools_run(self, member: Member, *, do_run: bool) -> None:
         if member.runs_tools is not do_run:
             member.runs_tools = do_run
+            if not do_run:
+                self._evicted.pop(member.session, None)
             more = 1 if do_run else -1
             self._cpu.active += more
             count = self.with_tools.pop(member.agent, 0) + more
@@ -310,6 +317,11 @@ class Places:
                 member.kept_s = now - member.gap_since_s
                 self.release(member)
                 out.append(member)
+        for _ in range(min(_LOOKED_AT, len(self._evicted))):
+            session, member = next(iter(self._evicted.items()))
+            self._evicted.move_to_end(session)
+            if now - member.gap_since_s >= tools_slower * (member.keeps_s or self._config.least_s):
+                self.tools_run(member, do_run=False)
         return out
 
     def _weigh(self, member: Member, *, now: float) -> None:

@@ -218,8 +218,7 @@ class Fleet:
             and (model is None or not state.facts.models or model in state.facts.models)
         ]
         if not self.health.all_up:
-            ejected = BreakerState.EJECTED
-            found = [load for load in found if self.health.state(load.replica) is not ejected] or found
+            found = [load for load in found if not self.is_ejected(load.replica)] or found
         if self._for_prompts:
             found = [load for load in found if load.replica not in self._for_prompts] or found
         if self._prices:
@@ -262,8 +261,14 @@ class Fleet:
             for load in loads
         ]
 
+    def is_ejected(self, replica: ReplicaId) -> bool:
+        return self.health.state(replica) is BreakerState.EJECTED
+
     def up(self, pool: PoolId) -> list[ReplicaId]:
+        """Without ejected ones, unless all are."""
         up = [state.facts.id for state in self if state.is_up and state.facts.pool == pool]
+        if not self.health.all_up:
+            up = [each for each in up if not self.is_ejected(each)] or up
         return [each for each in up if each not in self._for_prompts] or up
 
     def without_slot(self, model: str | None, candidates: Sequence[ReplicaLoad]) -> frozenset[ReplicaId]:

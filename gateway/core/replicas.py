@@ -79,6 +79,8 @@ class Replicas:
     def report_health(self, *, now: float) -> None:
         for changed in self._fleet.health.changes:
             self._stream.replica_changed(changed.replica, changed.state, changed.why, now=now)
+            if (replica := self._fleet.get(changed.replica)) is not None:
+                self._update_admission(replica.facts.pool, now=now)
         self._fleet.health.changes.clear()
 
     def _came_up(self, event: ev.ReplicaCameUp, *, now: float) -> list[LiveRequest]:
@@ -123,7 +125,8 @@ class Replicas:
     def _reported(self, event: ev.EngineReported, *, now: float) -> None:
         replica = self._fleet.get(event.replica)
         if replica is not None and replica.is_up:
-            self._admission.engine_reported(replica.facts.pool, event.replica, event.signals, now=now)
+            if not self._fleet.is_ejected(event.replica):
+                self._admission.engine_reported(replica.facts.pool, event.replica, event.signals, now=now)
             self._hints.engine_reported(event.replica, event.signals.kv_used)
             self._ledger.engine_reported(event.replica, event.signals)
             self._fleet.adapters.engine_reported(

@@ -295,10 +295,12 @@ class Conversations:
             text_calls = TextCalls()
             self.text_calls.put(owner, None, text_calls)
         self.graphs.of(agent)  # creates its family
-        known = Conversation(agent, text_calls, hash(agent[1:]), ref.edge in _BEGIN)
+        is_opening = ref.edge in _BEGIN and not facts.transcript.blocks
+        known = Conversation(agent, text_calls, hash(agent[1:]), is_opening)
         if ref.thread not in self._threads:
             threads = self._sessions.setdefault(ref.session, [])
-            threads.append(ref.thread)
+            if ref.thread not in threads:
+                threads.append(ref.thread)
             # The oldest goes, but not the first, which the others work for.
             for thread in threads[1:-1] if len(threads) > MAX_OF_SESSION else ():
                 if (other := self._threads.get(thread)) is None or not other.is_live:

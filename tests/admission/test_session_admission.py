@@ -909,3 +909,37 @@ def test_what_a_replica_lost_with_its_engine_is_no_overload():
     assert not [each for each in play.told() if each.reason == "state_lost"]
     rounds(6, cached=0)
     assert play.pool.window.budget < budget, "what is lost while it lives is"
+
+
+def test_overdue_sessions_that_may_not_enter_hide_no_other():
+    tenants = {TenantId("q"): Quota(max_sessions=1)}
+    play = Play(SessionAdmission(config(policy="session-cap", session_cap=2), tenants))
+    play.ask("q0", tenant="q")
+    play.ask("t0", tenant="t", body_bytes=4000)
+    for number in range(40):
+        play.ask(f"q{number + 1}", tenant="q")
+    play.ask("large", tenant="t", body_bytes=4_000_000)
+    for number in range(600):
+        play.ask(f"s{number}", tenant="t", body_bytes=400)
+        play.later(1.0)
+        for session in {str(each.session) for each in play.running.values()} - {"q0"}:
+            play.over(session)
+    assert "large" not in {str(each.session) for each in play.waiting.values()}
+
+
+def test_tools_of_an_evicted_session_count_no_longer_than_its_silence():
+    play = Play().has(kv_tokens=10_000_000)
+    for number in range(4):
+        play.ask(f"s{number}", body_bytes=80_000)
+        play.now += 1.0
+        play.end(f"s{number}", tokens=20_000)
+    play.pool.evictor.give_way(Excess(4, "kv_overflow"), now=play.now)
+    assert play.policy._cpu.active == 4 and play.pool.places.count == 0
+    play.now += 1000.0
+    play.has(kv_tokens=10_000_000)
+    assert play.policy._cpu.active == 0
+
+
+def test_a_replica_with_several_caches_is_not_used_whole():
+    play = Play().has(kv_tokens=800_000, ranks=8)
+    assert play.pool.window.budget == pytest.approx(0.9 * 800_000)

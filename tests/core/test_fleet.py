@@ -18,7 +18,17 @@ from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import Abilities, ReplicaFacts, ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId
 from gateway.domain.request import Usage, Work
-from tests.core.playbook import Playbook, arrived, call_seen, down, finished, first_token, left, stated
+from tests.core.playbook import (
+    Playbook,
+    arrived,
+    call_seen,
+    down,
+    finished,
+    first_token,
+    left,
+    started,
+    stated,
+)
 from tests.core.snapshots import take_snapshot
 from tests.examples import examples
 from tests.project.layout import ROOT
@@ -223,6 +233,29 @@ def test_pressures_are_those_that_the_window_saw():
     play >> ev.EngineReported(ReplicaId("a"), signals)
     [pool] = view_pools(play.brain.admission)
     assert pool.gpu_pressure == 1.8 and pool.kv_budget == 1000.0
+
+
+def test_an_ejected_replica_is_no_capacity_and_no_pressure():
+    play = Playbook(replicas="a b")
+    quiet = EngineSignals(kv_tokens=1000, kv_used=0.1, waiting=0, running=0)
+    for name in "ab":
+        play >> ev.EngineReported(ReplicaId(name), quiet)
+    play.now += 40.0
+    [pool] = play.brain.admission.pools.values()
+    assert pool.limits.capacity() == 2000.0
+    for number in range(60):
+        status = 500 if play.arrives(f"r{number}").placement.replica == "b" else 200
+        play >> started(f"r{number}", status) >> finished(f"r{number}", status=status)
+        play.decisions.clear()
+        play.now += 0.2
+        if play.brain.fleet.is_ejected(ReplicaId("b")):
+            break
+    play >> ev.EngineReported(
+        ReplicaId("b"), EngineSignals(kv_tokens=1000, kv_used=1.0, waiting=50, running=5)
+    )
+    play.now += 2.0
+    play >> ev.EngineReported(ReplicaId("a"), quiet)
+    assert pool.limits.capacity() == 1000.0 and pool.limits.seen.gpu.pressure == 0.0
 
 
 def test_a_session_is_found_with_its_class_and_replica():

@@ -10,6 +10,7 @@ from gateway.domain.decision import Edge, SessionRef, SessionSource
 from gateway.domain.ids import SessionId, ThreadId
 from gateway.domain.request import (
     Answer,
+    AssistantBlock,
     ExplicitId,
     NewItems,
     Protocol,
@@ -375,3 +376,28 @@ def test_how_texts_end_tells_steps_apart():
     known = thread(world, "s0.5")
     goodbye, question = (behind(world, known, Step((), close)) for close in (5, 6))
     assert goodbye < 0.2 and question > 0.8
+
+
+def test_a_conversation_that_came_in_its_middle_is_no_opening():
+    """After a restart: what engines found of it is its own context, and no prefix that sessions share."""
+    world = World()
+    for number in range(3):
+        known = ref(f"s{number}", Edge.OPENS)
+        middle = facts()
+        middle = msgspec.structs.replace(
+            middle,
+            transcript=msgspec.structs.replace(middle.transcript, blocks=(AssistantBlock(tail=5, text=9),)),
+        )
+        world.known.arrived(known, middle, now=world.now)
+        warm = msgspec.structs.replace(answer("bash"), usage=Usage(prompt_tokens=60_000, cached_tokens=59_000))
+        world.known.answered(known, middle, warm, now=world.now + 1.0)
+        agent = world.known.thread(known.thread).agent
+    assert world.known.graphs.known(agent).shared_tokens == 0.0
+
+
+def test_a_conversation_that_was_forgotten_and_comes_again_counts_once():
+    world = World(max_threads=2)
+    for session in ("a", *("b", "c", "a") * 3):
+        world.turn(session, "bash")
+    held = world.known.held(SessionId("a"))
+    assert held is not None and held.tokens == 110
