@@ -7,7 +7,7 @@ Deviations: SAGA preempts. Here a live turn runs on, and its session waits at th
 
 Theory. Where memory is short, the sessions without a live turn go first, the smallest of them first: their
 return costs the least prefill, and the cache that they leave is what the others lack. Where a tenant holds
-too much, its newest sessions go: the smallest ones would return at once, and the large ones would never end.
+too much, or tools are overloaded, the newest go: the smallest would return at once, and the large never end.
 
 Invariants: the next to go is of the tenant with the most places for its weight; sessions already marked count
 as gone; late turns of others leave a tenant at least `SHARE_GRACE` times its share.
@@ -106,6 +106,7 @@ class Evictor:
                 del by_tenant[tenant]
             if member.live:
                 member.eviction_reason = why
+                self._places.marked[member.session] = member
             else:
                 self._release(member, now=now)
 

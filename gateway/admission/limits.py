@@ -119,7 +119,7 @@ class Limits:
         if places.count <= max(1.0, self.overcommit_sessions):
             return 0
         grows = _TURNS_AHEAD * places.live * self.grown.mean(0.0)
-        leaving = sum(each.tokens for each in places.in_places() if each.eviction_reason)
+        leaving = sum(each.tokens for each in places.marked.values())
         soon = places.residents.now() + grows - leaving
         return math.ceil(max(0.0, soon - seen.capacity) * places.count / max(soon, 1.0))
 

@@ -11,6 +11,7 @@ more waiting sessions for its weight than the newcomer's; in shadow mode nothing
 """
 
 from collections.abc import Collection, Mapping
+from operator import itemgetter
 from typing import Final
 
 from gateway.admission.balance_and_admit import PoolAdmission
@@ -46,7 +47,7 @@ class SessionAdmission:
         trusted: Collection[TenantId] = (),
         graphs: Graphs | None = None,
     ) -> None:
-        """`trusted`: tenants whose claims of class and deadline count; without tenants all claims count."""
+        """`trusted`: tenants whose claims count; without tenants all claims count."""
         self._config = config
         self._graphs = graphs if graphs is not None else Graphs(AegConfig())
         self._quotas = Quotas({})
@@ -262,14 +263,19 @@ class SessionAdmission:
     def _displace_for(
         self, pool: PoolAdmission, applicant: TurnRequest, room: ReplicaCapacity
     ) -> Refusal | None:
-        """Displaces the newest session of the least entitled tenant, or refuses the applicant."""
-        queue, tenant, config = pool.queue, applicant.tenant, self._config
-        least = queue.least_entitled(apart_from=tenant)
-        if least is None:
+        """Displaces the newest session of the least entitled tenant of any pool, or refuses the applicant."""
+        tenant, config = applicant.tenant, self._config
+        found = [
+            (each.queue.crowd(least), each, least)
+            for each in self.pools.values()
+            if (least := each.queue.least_entitled(apart_from=tenant)) is not None
+        ]
+        if not found:
             return self._refuse(*_FULL)
-        if queue.crowd(least) <= queue.crowd(tenant):
+        crowd, other, least = max(found, key=itemgetter(0))
+        if crowd <= pool.queue.crowd(tenant):
             return self._refuse(*_ITS_SHARE)
-        waiting = pool.held[queue.newest_of(least).session]
+        waiting = other.held[other.queue.newest_of(least).session]
         left = room.waiting_bytes - sum(turn.applicant.body_bytes for turn in waiting.values())
         if left + applicant.body_bytes > config.max_waiting_bytes or not config.max_waiting:
             return self._refuse(*_FULL)

@@ -16,7 +16,8 @@ returns.
 Invariants: a session is in from its first admitted turn until it ends or exceeds its limit of idle time; a
 session with a live turn stays in; `count` is the number of places taken: for each session its live turns, and
 one at least; `residents` counts exactly the sessions that are in; `no_live_turn_since_s` is set exactly while
-they have no live turn; a limit lies between `least_s` and the most for its kind.
+they have no live turn; a limit lies between `least_s` and the most for its kind, times the present factor of
+slow tools.
 """
 
 from collections import OrderedDict
@@ -44,7 +45,7 @@ class PausesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     least_s: Annotated[float, Meta(ge=0)] = 2.0
     """Least time that a session keeps its slot after a turn."""
     max_tool_s: Annotated[float, Meta(gt=0)] = 300.0
-    """Most time while its tools run."""
+    """Most time while its tools run at their usual speed."""
     max_idle_s: Annotated[float, Meta(gt=0)] = 60.0
     """Most time after an answer without tool calls."""
     unknown_tool_s: Annotated[float, Meta(gt=0)] = 120.0
@@ -151,6 +152,8 @@ class Places:
         self.tokens = 0.0
         # Admitted, without a live turn.
         self._silent: OrderedDict[SessionId, Member] = OrderedDict()
+        # Admitted, to leave at their next turn.
+        self.marked: dict[SessionId, Member] = {}
         # Evicted, while their tools run.
         self._evicted: OrderedDict[SessionId, Member] = OrderedDict()
         # With changes that `residents` does not have yet.
@@ -186,8 +189,8 @@ class Places:
 
     def release(self, member: Member) -> None:
         assert member.is_in and not member.live
-        self._dirty.pop(member.session, None)
-        self._silent.pop(member.session, None)
+        for each in (self._dirty, self._silent, self.marked):
+            each.pop(member.session, None)
         self.tokens -= member.tokens
         self.residents.leave(member.agent, member.demand)
         member.is_in, member.demand = False, NOTHING

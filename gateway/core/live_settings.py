@@ -23,6 +23,6 @@ class LiveSettings(msgspec.Struct, frozen=True, kw_only=True):
     quotas: dict[TenantId, Quota] = {}
     """Of all tenants; none where nobody needs a key."""
     trusted: frozenset[TenantId] = frozenset()
-    """Whose claims of classes and deadlines count."""
+    """Whose claims count."""
     bounds: tuple[BoundConfig, ...] = ()
     token_prices: tuple[PriceConfig, ...] = ()

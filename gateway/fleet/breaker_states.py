@@ -3,8 +3,8 @@
 Source: as `circuit_breakers.py`, which decides the events. `EJECTED` is the open state, `TRIED` the half-open
 one, `WARMING` slow start.
 
-Invariants: a step that is not in the table raises; never more than a share of a pool is ejected, except
-replicas that serve no turn while another serves; never the last one.
+Invariants: a step that is not in the table raises; never more than a share of a pool is ejected, but one
+replica may be, and those that serve no turn while another serves; never the last one.
 """
 
 from typing import Annotated, Any, Final

@@ -943,3 +943,12 @@ def test_tools_of_an_evicted_session_count_no_longer_than_its_silence():
 def test_a_replica_with_several_caches_is_not_used_whole():
     play = Play().has(kv_tokens=800_000, ranks=8)
     assert play.pool.window.budget == pytest.approx(0.9 * 800_000)
+
+
+def test_a_tenant_that_fills_the_room_in_one_pool_makes_room_for_another_pools():
+    play = Play(policy="session-cap", session_cap=1, max_waiting=10)
+    for number in range(11):
+        play.ask(f"h{number}", tenant="h", pool="large")
+    play.ask("l0", tenant="u", pool="small")
+    assert isinstance(play.ask("l1", tenant="u", pool="small"), Wait)
+    assert "h10" not in {str(each.session) for each in play.waiting.values()}

@@ -389,9 +389,11 @@ def test_a_conversation_that_came_in_its_middle_is_no_opening():
             transcript=msgspec.structs.replace(middle.transcript, blocks=(AssistantBlock(tail=5, text=9),)),
         )
         world.known.arrived(known, middle, now=world.now)
-        warm = msgspec.structs.replace(answer("bash"), usage=Usage(prompt_tokens=60_000, cached_tokens=59_000))
+        warm = msgspec.structs.replace(
+            answer("bash"), usage=Usage(prompt_tokens=60_000, cached_tokens=59_000)
+        )
         world.known.answered(known, middle, warm, now=world.now + 1.0)
-        agent = world.known.thread(known.thread).agent
+    agent = thread(world, "s0").agent
     assert world.known.graphs.known(agent).shared_tokens == 0.0
 
 
