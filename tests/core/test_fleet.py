@@ -244,7 +244,8 @@ def test_an_ejected_replica_is_no_capacity_and_no_pressure():
     [pool] = play.brain.admission.pools.values()
     assert pool.limits.capacity() == 2000.0
     for number in range(60):
-        status = 500 if play.arrives(f"r{number}").placement.replica == "b" else 200
+        decision: Any = play.arrives(f"r{number}")
+        status = 500 if decision.placement.replica == "b" else 200
         play >> started(f"r{number}", status) >> finished(f"r{number}", status=status)
         play.decisions.clear()
         play.now += 0.2
@@ -255,7 +256,8 @@ def test_an_ejected_replica_is_no_capacity_and_no_pressure():
     )
     play.now += 2.0
     play >> ev.EngineReported(ReplicaId("a"), quiet)
-    assert pool.limits.capacity() == 1000.0 and pool.limits.seen.gpu.pressure == 0.0
+    seen = pool.limits.seen
+    assert pool.limits.capacity() == 1000.0 and seen is not None and seen.gpu.pressure == 0.0
 
 
 def test_a_session_is_found_with_its_class_and_replica():
