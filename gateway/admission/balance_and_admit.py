@@ -86,7 +86,7 @@ class PoolAdmission:
     # --- turns ---------------------------------------------------------------------------------------
 
     def try_enter(self, member: Member, *, now: float) -> WaitReason | None:
-        if member.eviction_reason or self.queue.entries:
+        if member.is_in or self.queue.entries:  # it is to leave, or others are first
             own = not self._quotas.may_hold(member.tenant, self.places.sessions_of(member.tenant))
             return WaitReason.TENANT_SESSIONS if own else WaitReason.BEHIND_OTHERS
         bound = self._why_not(member)
@@ -129,7 +129,9 @@ class PoolAdmission:
             self._saw_turn(turn, outcome, now=now)
             self.needs_scheduling |= places.tokens < held
         silence = outcome.silence if outcome is not None else None
-        if silence is None or turn.applicant.edge is Edge.SERVES:  # no aside has results
+        if turn.is_last:
+            silence = Silence(False, None)
+        elif silence is None or turn.applicant.edge is Edge.SERVES:  # no aside has results
             silence = Silence(outcome is not None and outcome.has_calls, None)
         places.turn_ended(member, silence, is_answered=is_answered, is_aside=turn.is_aside, now=now)
         if member.eviction_reason and not member.live:

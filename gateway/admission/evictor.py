@@ -104,8 +104,8 @@ class Evictor:
             held[tenant] -= member.places
             if not by_tenant[tenant]:
                 del by_tenant[tenant]
+            member.eviction_reason = why
             if member.live:
-                member.eviction_reason = why
                 self._places.marked[member.session] = member
             else:
                 self._release(member, now=now)

@@ -114,10 +114,11 @@ class SessionAdmission:
         member = pool.places.members.get(session)
         if member is None:
             member = pool.places.members[session] = self._new_member(applicant, session)
-        elif (stated := applicant.claims and self._trusted_claims(applicant)) is not None:
-            if stated.service_class == ServiceClass.REACTIVE.value:  # in the queue it keeps its class
-                member.service_class = ServiceClass.REACTIVE
+        stated = applicant.claims and self._trusted_claims(applicant)
+        if stated is not None and stated.service_class == ServiceClass.REACTIVE.value:
+            member.service_class = ServiceClass.REACTIVE  # in the queue it keeps its class
         turn = Turn(member, applicant, now)
+        turn.is_last = stated is not None and stated.resumes is False
         if self._has_quotas:
             turn.charged = applicant.prompt_tokens
             refusal = self.charge(applicant.tenant, turn.charged, now=now)

@@ -118,6 +118,8 @@ class Turn(msgspec.Struct):
     """Since the session's turn before, if that has ended."""
     is_aside: bool = False
     """A side request is no evidence of how its session goes on."""
+    is_last: bool = False
+    """A trusted client expects no further turn."""
     is_admitted: bool = False
     may_find_warm: bool = False
     """Its session's state was probably there when it began."""

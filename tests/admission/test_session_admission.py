@@ -952,3 +952,22 @@ def test_a_tenant_that_fills_the_room_in_one_pool_makes_room_for_another_pools()
     play.ask("l0", tenant="u", pool="small")
     assert isinstance(play.ask("l1", tenant="u", pool="small"), Wait)
     assert sum(str(each.session).startswith("h") for each in play.waiting.values()) == 9
+
+
+@pytest.mark.parametrize(("claims", "keeps"), [(None, True), (Claims(resumes=False), False)])
+def test_a_trusted_client_that_expects_no_further_turn_gives_its_slot_back(claims, keeps):
+    play = Play().has(kv_tokens=1_000_000)
+    play.ask("s", claims=claims)
+    play.end("s")
+    play.now += 5.0
+    play.has(kv_tokens=1_000_000)
+    assert (play.pool.places.count == 1) is keeps
+
+
+def test_a_session_that_gave_its_slot_back_enters_at_once_where_nobody_waits():
+    play = Play().has(kv_tokens=1_000_000)
+    play.ask("s")
+    play.pool.evictor.give_way(Excess(1, "kv_overflow"), now=play.now)
+    play.end("s")
+    assert play.pool.places.count == 0
+    assert isinstance(play.ask("s"), Admit)
