@@ -27,7 +27,6 @@ from tests.several.splits import WRITTEN_WITHIN_S, splits, turns_in_store
 
 pytestmark = [pytest.mark.heavy, pytest.mark.slow]
 
-FOOTPRINT = '[admission]\npolicy = "footprint"\n'
 BUDGET = 0.9 * 2 * KV_TOKENS
 
 
@@ -38,7 +37,7 @@ async def test_sessions_of_a_killed_gateway_go_on_at_the_others(tmp_path):
         "streams": Pace(head_s=0.02, stream_s=0.6, tool_s=0.05),
         "rests": Pace(head_s=0.02, stream_s=0.02, tool_s=0.6),
     }
-    async with running_fleet(tmp_path, gateways=3, settings=FOOTPRINT) as fleet:
+    async with running_fleet(tmp_path, gateways=3) as fleet:
         for number in range(4):
             for state, pace in paces.items():
                 headers = b"x-turnpike-session: %s-%d\r\n" % (state.encode(), number) if number == 3 else b""
