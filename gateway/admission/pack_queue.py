@@ -144,7 +144,7 @@ class SessionQueue:
         self.entries: dict[SessionId, Entry] = {}
         # A heap of the times at which entries age or become overdue.
         self._due: list[tuple[float, int, Entry]] = []
-        # The longest overdue is first, but for those that may not enter. They stay in their tenants' queues.
+        # The longest overdue is first, those that may not enter last. All stay in their tenants' queues.
         self.overdue: dict[SessionId, Entry] = {}
         self._number = 0
         # The sum of expected KV tokens.
@@ -210,7 +210,7 @@ class SessionQueue:
             if may(entry.tenant):
                 if not fair.is_far_beyond(fair.charge(entry.tenant) / fair.weight(entry.tenant)):
                     return entry
-            self.overdue[entry.session] = self.overdue.pop(entry.session)  # it hides nobody for long
+            self.overdue[entry.session] = self.overdue.pop(entry.session)
         return None
 
     def lightest(self, may: Callable[[TenantId], bool]) -> list[Entry]:

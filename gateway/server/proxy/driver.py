@@ -73,14 +73,14 @@ class Driver:
         self._on_records = on_records
         self._recorder = recorder
         self._send_hint = send_hint
-        # These are to be set before the first request: if prompts may be computed ahead,
+        # The four callbacks are set before the first request.
+        # Where prompts may be computed ahead.
         self.on_prefill: Callable[[Prefill | StopPrefill], None] | None = None
-        # if there are other gateways,
+        # Where there are other gateways.
         self.on_publish: Callable[[Publish], None] | None = None
-        # and if tenants have bounds, too.
+        # Where there are other gateways, and tenants have bounds.
         self.on_spend: Callable[[Spend], None] | None = None
-        # Gets each tool call of a turn whose arguments are complete, and
-        # these as they came, unless they are more than `MAX_ARGUMENTS_BYTES`. It must not raise.
+        # Each complete tool call with its arguments, up to `MAX_ARGUMENTS_BYTES`. Must not raise.
         self.on_call: Callable[[RequestId, ToolCall, bytes], None] | None = None
         # All who ask are on this machine, as its operator is: they may know why replicas are down.
         self.tells_causes = False
