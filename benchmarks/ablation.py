@@ -105,7 +105,7 @@ RULES: Final[dict[str, Without]] = {
     "enough": Without(how_many.Throughput, "within", _all_that_fit),
     "beyond_kv": Without(limits.Limits, "overcommit_sessions", property(lambda _: 0.0, lambda *_: None)),
     "turns_ahead": Without(limits, "_TURNS_AHEAD", 1.0),
-    "kv_overflow": Without(limits.Limits, "too_many", lambda *_: 0),
+    "kv_overflow": Without(limits.Limits, "overflow", lambda *_: 0.0),
     "back": Without(graph.Pause, "back", lambda *_: 1.0),
     "worth": Without(limits.Limits, "max_idle_hold_s", lambda _: None),
     "warm_first": Without(pool, "entry_of", _cold),

@@ -9,8 +9,9 @@ Theory. Where memory is short, the sessions without a live turn go first, the sm
 return costs the least prefill, and the cache that they leave is what the others lack. Where a tenant holds
 too much, or tools are overloaded, the newest go: the smallest would return at once, and the large never end.
 
-Invariants: the next to go is of the tenant with the most places for its weight; sessions already marked count
-as gone; late turns of others leave a tenant at least `SHARE_GRACE` times its share.
+Invariants: the next to go is of the tenant with the most places for its weight, or tokens where the cache
+would overflow; sessions already marked count as gone; late turns of others leave a tenant at least
+`SHARE_GRACE` times its share.
 """
 
 import math
@@ -23,6 +24,14 @@ from gateway.admission.sessions import Member, Places
 from gateway.admission.tenants.fair_share import SHARE_GRACE, FairShare
 from gateway.admission.tenants.promises import LATE
 from gateway.domain.ids import TenantId
+
+
+def _places(member: Member) -> float:
+    return member.places
+
+
+def _tokens(member: Member) -> float:
+    return member.demand[0]
 
 
 class Evictor:
@@ -42,7 +51,8 @@ class Evictor:
         if excess.is_of_tools:
             members = [each for each in members if not self._cpu.is_light(each.agent)]
         by = _arrival if excess.is_of_tools else _cost_of_return
-        self._evict(members, excess.sessions, excess.why, by=by, now=now)
+        size = _tokens if excess.is_in_tokens else _places
+        self._evict(members, excess.amount, excess.why, by=by, size=size, now=now)
 
     def keep_promises(self, *, waiting: int, now: float) -> None:
         """Call about once a second."""
@@ -77,7 +87,7 @@ class Evictor:
             return
         of_holder = self._places.by_tenant[holder].values()
         if not any(member.eviction_reason for member in of_holder):
-            self._evict(of_holder, 1, "fair_share", by=_arrival, now=now)
+            self._evict(of_holder, 1.0, "fair_share", by=_arrival, now=now)
 
     def for_the_late(self, *, now: float) -> None:
         for tenant in tuple(self._fair.held):
@@ -88,20 +98,27 @@ class Evictor:
             self._evict(staying, int(max(0.0, beyond)), LATE, by=_arrival, now=now)
 
     def _evict(
-        self, members: Iterable[Member], count: int, why: str, *, by: Callable[[Member], Any], now: float
+        self,
+        members: Iterable[Member],
+        amount: float,
+        why: str,
+        *,
+        by: Callable[[Member], Any],
+        size: Callable[[Member], float] = _places,
+        now: float,
     ) -> None:
         """Of each tenant the last in this order first."""
         by_tenant: dict[TenantId, list[Member]] = {}
-        held: dict[TenantId, int] = {}
+        held: dict[TenantId, float] = {}
         for member in sorted(members, key=by):
             if not member.eviction_reason:
                 by_tenant.setdefault(member.tenant, []).append(member)
-                held[member.tenant] = held.get(member.tenant, 0) + member.places
-        while count > 0 and by_tenant:
+                held[member.tenant] = held.get(member.tenant, 0.0) + size(member)
+        while amount > 0 and by_tenant:
             tenant = max(by_tenant, key=lambda each: held[each] / self._fair.weight(each))
             member = by_tenant[tenant].pop()
-            count -= member.places
-            held[tenant] -= member.places
+            amount -= size(member)
+            held[tenant] -= size(member)
             if not by_tenant[tenant]:
                 del by_tenant[tenant]
             member.eviction_reason = why

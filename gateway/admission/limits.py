@@ -44,12 +44,14 @@ class BlockingLimit(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """Admitted sessions beyond a limit."""
+    """What admitted sessions take beyond a limit."""
 
-    sessions: int
+    amount: float
+    """Places, or KV tokens."""
     why: str
     is_of_tools: bool = False
-    """Of sessions with heavy tools alone."""
+    """Places of sessions with heavy tools alone."""
+    is_in_tokens: bool = False
 
 
 class Limits:
@@ -111,17 +113,16 @@ class Limits:
         """Expected tokens of admitted sessions at most; infinite where unknown."""
         return min(self.window.budget, self.throughput.knee_tokens)
 
-    def too_many(self) -> int:
-        """Sessions to evict because the next turns would exceed the capacity."""
+    def overflow(self) -> float:
+        """KV tokens beyond the capacity within the next turns, without the sessions that are to leave."""
         seen, places = self.seen, self._places
         if seen is None or seen.capacity is None or self._is_fixed:
-            return 0
+            return 0.0
         if places.count <= max(1.0, self.overcommit_sessions):
-            return 0
+            return 0.0
         grows = _TURNS_AHEAD * places.live * self.grown.mean(0.0)
-        leaving = sum(each.tokens for each in places.marked.values())
-        soon = places.residents.now() + grows - leaving
-        return math.ceil(max(0.0, soon - seen.capacity) * places.count / max(soon, 1.0))
+        leaving = sum(each.demand[0] for each in places.marked.values())
+        return max(0.0, places.residents.now() + grows - leaving - seen.capacity)
 
     def max_idle_hold_s(self) -> float | None:
         """How long an idle session's place is worth holding; None if unknown."""
@@ -189,9 +190,9 @@ class Limits:
             self.changed_s = now
             if (count := _beyond(places.count, window.sessions)) > 0:
                 return Excess(count, change.reason)
-        if (count := self.too_many()) > 0:
+        if (tokens := self.overflow()) > 0:
             self.record_change(OVERFLOW, waiting=waiting, now=now)
-            return Excess(count, OVERFLOW)
+            return Excess(tokens, OVERFLOW, is_in_tokens=True)
         return None
 
     def record_change(self, reason: str, *, waiting: int, now: float) -> None:

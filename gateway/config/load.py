@@ -4,6 +4,7 @@ Environment variables are named after the keys: `TURNPIKE_SERVER__LISTEN=0.0.0.0
 `TURNPIKE_POOLS=[…]` sets a whole section. Their values are TOML where they can be read as such, else text.
 """
 
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -86,6 +87,8 @@ def load_config(
         here = f"; or name {DEFAULT_FILE}, which is here" if not path and Path(DEFAULT_FILE).exists() else ""
         missing = f"pools: no backend is given; use --backend URL, or [[pools]] in a file{here}"
         raise ConfigError(f"{source}: {missing}")
+    if (key := _infinite_key(tree)) is not None:
+        raise ConfigError(f"{origins.get(key, source)}: {key}: it has to be a finite number")
     try:
         config = msgspec.convert(tree, Config)
     except msgspec.ValidationError as error:
@@ -100,6 +103,19 @@ def load_config(
     if (why := _what_is_wrong_with_bounds(config)) is not None:
         raise ConfigError(f"{source}: bounds: {why}")
     return config
+
+
+def _infinite_key(tree: Mapping[str, Any]) -> str | None:
+    left: list[tuple[str, Any]] = list(tree.items())
+    while left:
+        key, value = left.pop()
+        if isinstance(value, dict):
+            left += [(f"{key}.{name}", each) for name, each in value.items()]
+        elif isinstance(value, list):
+            left += [(f"{key}[{at}]", each) for at, each in enumerate(value)]
+        elif isinstance(value, float) and not math.isfinite(value):
+            return key
+    return None
 
 
 def _check_profiles(config: Config, source: str) -> None:

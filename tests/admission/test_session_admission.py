@@ -971,3 +971,19 @@ def test_a_session_that_gave_its_slot_back_enters_at_once_where_nobody_waits():
     play.end("s")
     assert play.pool.places.count == 0
     assert isinstance(play.ask("s"), Admit)
+
+
+def test_of_two_tenants_the_one_with_the_most_tokens_gives_way_before_an_overflow():
+    play = Play().has(kv_tokens=100_000)
+    for number in range(20):
+        play.turn(f"before-{number}", tokens=4_000)
+        play.turn(f"before-{number}", tokens=12_000)
+        play.finish(f"before-{number}")
+    for tenant, count, tokens in (("many", 6, 2_000), ("large", 2, 38_000)):
+        for number in range(count):
+            play.is_admitted(f"{tenant}-{number}", tenant=tenant, body_bytes=4_000)
+            play.end(f"{tenant}-{number}", tokens=tokens)
+    play.is_admitted("many-0", tenant="many")
+    play.now += 1.0
+    play.has(kv_tokens=100_000)
+    assert in_by_tenant(play) == {"many": 6, "large": 1}
