@@ -87,8 +87,8 @@ def load_config(
         here = f"; or name {DEFAULT_FILE}, which is here" if not path and Path(DEFAULT_FILE).exists() else ""
         missing = f"pools: no backend is given; use --backend URL, or [[pools]] in a file{here}"
         raise ConfigError(f"{source}: {missing}")
-    if (key := _infinite_key(tree)) is not None:
-        raise ConfigError(f"{origins.get(key, source)}: {key}: it has to be a finite number")
+    if (infinite := _infinite_key(tree)) is not None:
+        raise ConfigError(f"{origins.get(infinite, source)}: {infinite}: it has to be a finite number")
     try:
         config = msgspec.convert(tree, Config)
     except msgspec.ValidationError as error:
