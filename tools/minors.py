@@ -63,10 +63,15 @@ def passes(version: str) -> bool:
     if not place.is_dir():
         unpack(version, place)
     print(f"minors: vLLM {version}", flush=True)
-    flags = [*TESTS]
+    flags, left_out = [*TESTS], []
     if not (place / "vllm/v1/kv_hints").is_dir():
         print("minors: without its type of `kv_hints`: it has none", flush=True)
-        flags += ["-k", "not its_own_type"]
+        left_out.append("not its_own_type")
+    if version.startswith("0.26."):  # so does its own scheduler, without the plugin
+        print("minors: without storms with host memory: it breaks an assertion of its own there", flush=True)
+        left_out.append("not (books_balance and host)")
+    if left_out:
+        flags += ["-k", " and ".join(left_out)]
     if CHUNK_SEAM not in (place / "vllm/v1/core/sched/scheduler.py").read_text():
         print("minors: without `classes` and `headroom`: no seam for chunk sizes", flush=True)
         flags += ["-m", "not chunk_sizes"]
