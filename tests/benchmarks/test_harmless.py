@@ -3,16 +3,7 @@
 import msgspec
 import pytest
 
-from benchmarks.harmless import (
-    ENGINES,
-    QUICK,
-    Played,
-    Point,
-    grid,
-    judge,
-    lines,
-    sessions,
-)
+from benchmarks.harmless import ENGINES, QUICK, Played, Point, grid, judge, lines, sessions
 from benchmarks.verdict import Verdict
 from lab.workload.trace.format import check
 

@@ -234,8 +234,7 @@ def answered(play: Playbook, name: str, *, after_s: float = 40.0) -> None:
     play.now += after_s / 2
     _ = play >> started(name) >> first_token(name)
     play.now += after_s / 2
-    usage = Usage(prompt_tokens=5_000, cached_tokens=0, output_tokens=100)
-    _ = play >> finished(name, usage=usage)
+    _ = play >> finished(name, usage=Usage(prompt_tokens=5_000, cached_tokens=0, output_tokens=100))
 
 
 def known(play: Playbook, turns: int = 6) -> None:
@@ -325,10 +324,8 @@ class Fleet(Playbook):
 
 def test_engines_are_told_where_it_goes_and_that_it_left():
     fleet = Fleet().drains("a").asks("s-2", "call-1")
-    assert (fleet.sent.placement.replica, fleet.sent.placement.reason) == (
-        "b",
-        PlacementReason.AFFINITY_REPLICA_DOWN,
-    )
+    placement = fleet.sent.placement
+    assert (placement.replica, placement.reason) == ("b", PlacementReason.AFFINITY_REPLICA_DOWN)
     [gone] = [told for told in fleet.hints if told.replica == "a"]
     released, with_request = read(gone.hint), read(fleet.sent.hint)
     assert (released.retain_s, released.reuse, released.thread) == (0.0, 0.0, with_request.thread)
@@ -342,7 +339,5 @@ def test_engines_are_told_where_it_goes_and_that_it_left():
 def test_an_engine_is_not_told_that_a_conversation_left_which_was_never_there():
     fleet = Fleet().drains("a").asks("s-2", "call-1").answers("s-2", "call-2").drains("a", is_draining=False)
     fleet.hints.clear()
-    sub_agent = arrived("sub", explicit=stated("s", thread="sub"))
-    _ = fleet >> down("b") >> sub_agent
+    (fleet >> down("b")).arrives("sub", explicit=stated("s", thread="sub"))
     assert not fleet.hints
-    fleet.take()

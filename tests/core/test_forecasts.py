@@ -88,6 +88,9 @@ def test_what_the_backend_did_not_count_is_guessed_from_bytes():
     assert ratios == [0.25], "and a guess teaches no guess"
 
 
+LIMITED = {"name": "t", "key_hashes": ["sha256:" + "0" * 64], "quota": {"tokens_per_minute": 1_500}}
+
+
 @pytest.mark.parametrize(
     ("output", "ending", "is_beyond"),
     [
@@ -98,8 +101,7 @@ def test_what_the_backend_did_not_count_is_guessed_from_bytes():
     ],
 )
 def test_what_an_engine_counts_at_the_beginning_is_not_the_end(output, ending, is_beyond):
-    tenant = {"name": "t", "key_hashes": ["sha256:" + "0" * 64], "quota": {"tokens_per_minute": 1_500}}
-    play = Playbook(tenants=[tenant])
+    play = Playbook(tenants=[LIMITED])
     _ = play.begins("r1", tenant="t", body_bytes=4_000, stream=True) >> first_token("r1")
     usage = Usage(prompt_tokens=1_300, output_tokens=output)
     _ = play >> finished("r1", usage=usage, content_bytes=1_200, **ending)
@@ -107,24 +109,21 @@ def test_what_an_engine_counts_at_the_beginning_is_not_the_end(output, ending, i
 
 
 def test_whoever_is_not_counted_pays_for_what_is_guessed():
-    tenant = {"name": "t", "key_hashes": ["sha256:" + "0" * 64], "quota": {"tokens_per_minute": 1_500}}
-    play = Playbook(tenants=[tenant])
+    play = Playbook(tenants=[LIMITED])
     for number in range(2):
         request = f"r{number}"
         play >> arrived(request, tenant="t", body_bytes=2_400, stream=True) << dispatch(request, to="a")
         _ = play >> started(request) >> first_token(request)
         _ = play >> finished(request, usage=Usage(), content_bytes=1_200)
-    told = play >> arrived("r2", tenant="t", body_bytes=2_400, stream=True)
-    assert isinstance(refused := told.take(), Refuse)
+    assert isinstance(refused := play.arrives("r2", tenant="t", body_bytes=2_400, stream=True), Refuse)
     assert refused.refusal.reason is RefusalReason.TENANT_QUOTA, "of 1,500 tokens 1,800 were used"
 
 
 @pytest.mark.parametrize("work", [Work.POOL, Work.GENERATE])
 @pytest.mark.parametrize("seen", [None, answer()])
 def test_what_an_engine_got_stays_charged_whenever_its_client_leaves(work, seen):
-    tenant = {"name": "t", "key_hashes": ["sha256:" + "0" * 64], "quota": {"tokens_per_minute": 1_500}}
     play = Playbook(
-        tenants=[tenant], bounds=[{"name": "b", "scope": "tenant", "period": "day", "tokens": 1_900}]
+        tenants=[LIMITED], bounds=[{"name": "b", "scope": "tenant", "period": "day", "tokens": 1_900}]
     )
     for number in range(3):
         request = f"r{number}"
@@ -134,21 +133,18 @@ def test_what_an_engine_got_stays_charged_whenever_its_client_leaves(work, seen)
         _ = play >> left(request, seen)
         if number == 1:
             play.now += 24.0  # 600 tokens
-    told = play >> arrived("r3", tenant="t", body_bytes=2_400, work=work)
-    assert isinstance(refused := told.take(), Refuse)
+    assert isinstance(refused := play.arrives("r3", tenant="t", body_bytes=2_400, work=work), Refuse)
     assert refused.refusal.reason is RefusalReason.BOUND_REACHED
-    play = Playbook(tenants=[tenant])
+    play = Playbook(tenants=[LIMITED])
     play >> arrived("r0", tenant="t", body_bytes=7_000, work=work) << dispatch("r0", to="a")
     _ = play >> left("r0")
-    told = play >> arrived("r1", tenant="t", body_bytes=2_400, work=work)
-    assert isinstance(refused := told.take(), Refuse)
+    assert isinstance(refused := play.arrives("r1", tenant="t", body_bytes=2_400, work=work), Refuse)
     assert refused.refusal.reason is RefusalReason.TENANT_QUOTA
 
 
 def test_what_no_engine_got_or_an_engine_refused_is_given_back():
-    tenant = {"name": "t", "key_hashes": ["sha256:" + "0" * 64], "quota": {"tokens_per_minute": 1_500}}
     for work in (Work.POOL, Work.GENERATE):
-        play = Playbook(tenants=[tenant])
+        play = Playbook(tenants=[LIMITED])
         for number in range(5):
             request = f"r{number}"
             play >> arrived(request, tenant="t", body_bytes=4_800, work=work) << dispatch(request, to="a")
@@ -236,13 +232,9 @@ def test_what_computing_takes_is_said_with_experience(shipped: Profile):
 def test_what_a_turn_takes_alone_does_not_count_what_was_lost():
     play = Playbook()
     _ = conversation(play, forecasts.EXPERIENCE + 2)
-    (
-        play
-        >> arrived(
-            "r-lost", body_bytes=BYTES_PER_TOKEN * 21_000, stream=True, explicit=stated("s", thread="t")
-        )
-        << dispatch("r-lost", to="a")
-    )
+    told = stated("s", thread="t")
+    lost = arrived("r-lost", body_bytes=BYTES_PER_TOKEN * 21_000, stream=True, explicit=told)
+    play >> lost << dispatch("r-lost", to="a")
     live = play.brain.live[RequestId("r-lost")]
     known = play.brain.forecasts
 

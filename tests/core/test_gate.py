@@ -3,7 +3,6 @@
 import pytest
 
 from gateway.core import events as ev
-from gateway.core.commands import Dispatch
 from gateway.core.turns.lifecycle import State
 from gateway.domain import records as rec
 from gateway.domain.agent_key import AgentKey
@@ -254,12 +253,7 @@ def test_health_hears_what_was_expected_and_what_came(monkeypatch, stream):
 
 
 def test_who_waited_for_a_place_moves_in_the_trickle_too():
-    play = Playbook(
-        replicas="a",
-        max_running_per_replica=3,
-        have_homes=True,
-        failover_pacing={"moving_at_once": 1},
-    )
+    play = Playbook(max_running_per_replica=3, have_homes=True, failover_pacing={"moving_at_once": 1})
     for name in ("s1", "s2", "s3"):
         play.begins(name, explicit=stated(name)) >> finished(name, "call")
     play >> up("b") >> down("a")
@@ -270,10 +264,8 @@ def test_who_waited_for_a_place_moves_in_the_trickle_too():
     play >> left("n1")
     assert play.take().request == "s1-again"
     play >> left("n2") >> left("n3") << nothing
-    assert [each.waits_for for each in play.brain.live.values() if each.state is State.WAITING] == [
-        WaitReason.HOME_LOST,
-        WaitReason.HOME_LOST,
-    ]
+    waiting = [each for each in play.brain.live.values() if each.state is State.WAITING]
+    assert [each.waits_for for each in waiting] == [WaitReason.HOME_LOST] * 2
     play >> started("s1-again") >> first_token("s1-again")
     assert play.take().request == "s2-again"
     play >> left("s2-again")
@@ -281,16 +273,14 @@ def test_who_waited_for_a_place_moves_in_the_trickle_too():
 
 
 def test_who_waits_to_be_moved_and_loses_the_others_too_moves_to_whoever_comes():
-    play = Playbook(replicas="a", have_homes=True, failover_pacing={"moving_at_once": 1})
+    play = Playbook(have_homes=True, failover_pacing={"moving_at_once": 1})
     for name in ("s1", "s2"):
         play.begins(name, explicit=stated(name)) >> finished(name, "call")
     play >> up("b") >> down("a")
     assert play.arrives("s1-again", explicit=stated("s1"), body_bytes=100_000).request == "s1-again"
     play >> arrived("s2-again", explicit=stated("s2"), body_bytes=100_000) << nothing
     play >> down("b") >> left("s1-again") << nothing
-    play >> up("c")
-    sent = play.take()
-    assert isinstance(sent, Dispatch) and (sent.request, sent.placement.replica) == ("s2-again", "c")
+    play >> up("c") << dispatch("s2-again", to="c", because=PlacementReason.AFFINITY_REPLICA_DOWN)
 
 
 def test_a_turn_for_an_adapter_waits_for_a_replica_that_has_it():
@@ -304,9 +294,7 @@ def test_a_turn_for_an_adapter_waits_for_a_replica_that_has_it():
     play >> left("r1") << dispatch("r2", to="b")
     play >> down("b") >> failed("r2") << nothing
     play >> left("r4") >> arrived("r5", model="lora") << nothing
-    play >> up("b", models=("base", "lora"))
-    sent = play.take()
-    assert isinstance(sent, Dispatch) and sent.placement.replica == "b"
+    play >> up("b", models=("base", "lora")) << dispatch("r2", to="b")
 
 
 def test_a_date_in_a_prompt_makes_no_other_agent_for_placement(monkeypatch):

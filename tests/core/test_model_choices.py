@@ -202,14 +202,11 @@ def test_stored_state_stays_where_it_is():
 
 def test_who_builds_on_stored_state_asks_for_what_its_replica_has():
     """Also where the session is forgotten and draws anew, or went on elsewhere."""
-    half = {"name": "half", "targets": [{"model": "B"}, {"model": "S"}]}
-    play = play_with(half)
+    play = play_with({"name": "half", "targets": [{"model": "B"}, {"model": "S"}]})
     for number in range(20):
-        play >> arrived(f"r{number}", model="half")
-        _, replica, model, _ = sent(play)
+        _, replica, model, _ = asked(play, f"r{number}", "half")
         play >> at_once(f"r{number}", state_ids=(f"resp_{number}",)) >> session_finished(play.session.id)
-        play >> arrived(f"r{number}-b", model="half", state_ids=(f"resp_{number}",))
-        assert sent(play)[1:3] == (replica, model)
+        assert asked(play, f"r{number}-b", "half", state_ids=(f"resp_{number}",))[1:3] == (replica, model)
         play >> at_once(f"r{number}-b") >> session_finished(play.session.id)
 
 
@@ -269,8 +266,7 @@ def test_a_full_waiting_room_is_overload_and_a_quota_is_not():
 def test_a_fallback_may_be_another_name_and_what_is_out_is_passed_over():
     tiny = {"name": "tiny", "targets": [{"model": "S"}]}
     play = play_with({**SAFE, "fallbacks": ["B", "nobody", "tiny"]}, tiny)
-    play >> down("b") >> arrived("r1", model="safe")
-    assert sent(play) == ("r1", "s", "S", Fallback.OUTAGE)
+    assert asked(play >> down("b"), "r1", "safe") == ("r1", "s", "S", Fallback.OUTAGE)
 
 
 def test_another_gateway_goes_on_with_the_same_model():
@@ -281,8 +277,7 @@ def test_another_gateway_goes_on_with_the_same_model():
     traces = []
     for number in range(40):
         request = f"r{number}"
-        told = first.arrives(request, model="smart", explicit=stated(f"run-{number}"))
-        assert isinstance(told, Dispatch) and told.model == "S"
+        assert asked(first, request, "smart", f"run-{number}")[2] == "S"
         commands = first.brain.handle(at_once(request), now=first.now)
         traces += [each.trace for each in commands if isinstance(each, Publish) and each.trace is not None]
     assert len(traces) == 40
@@ -290,8 +285,7 @@ def test_another_gateway_goes_on_with_the_same_model():
     for number, trace in enumerate(traces):
         wire = msgspec.msgpack.encode(trace)
         second >> ev.SessionAdopted(msgspec.msgpack.decode(wire, type=TurnTrace))
-        second >> arrived(f"r{number}-b", model="smart", explicit=stated(f"run-{number}"))
-        assert sent(second)[2] == "S"
+        assert asked(second, f"r{number}-b", "smart", f"run-{number}")[2] == "S"
 
 
 def test_a_model_that_is_in_the_table_no_more_is_drawn_anew():
@@ -311,9 +305,7 @@ def listing(name: str, *models: str) -> ev.ReplicaCameUp:
 
 
 def on(play: Playbook) -> str:
-    told = play.take()
-    assert isinstance(told, Dispatch)
-    return told.placement.replica
+    return sent(play)[1]
 
 
 def test_an_adapter_that_comes_to_a_free_replica_lets_in_who_waits_for_it():
@@ -355,10 +347,8 @@ def test_random_adapters_are_never_asked_for_where_they_are_not():
                 continue
             running.append(told.request)
             model, place = asked[told.request], told.placement.replica
-            assert model in listed[place] or not any(model in each for each in listed.values()), (
-                model,
-                place,
-            )
+            is_listed = any(model in each for each in listed.values())
+            assert model in listed[place] or not is_listed, (model, place)
 
     for number in range(examples(1000)):
         if rng.random() < 0.1:

@@ -50,7 +50,7 @@ class Fleet(Playbook):
             heard.clear()
 
     def sends(self, turn: str, session: str, agent: int, *results: str, **fields: Any) -> "Fleet":
-        _ = self >> arrived(
+        self.arrives(
             turn,
             explicit=stated(session),
             transcript=Transcript(agent=agent, agent_type=agent),
@@ -58,7 +58,6 @@ class Fleet(Playbook):
             tool_result_ids=results,
             **{"is_replayable": True, **fields},
         )
-        self.take()
         self.now += 3.0
         _ = self >> started(turn) >> first_token(turn)
         self.now += 4.0
@@ -243,11 +242,9 @@ def test_no_more_than_so_many_at_a_time():
 
 def test_what_one_tenant_teaches_is_not_guessed_for_another():
     fleet = Fleet()
-    _ = fleet >> arrived(
-        "x-1", "other", explicit=stated("x"), transcript=Transcript(agent=ASKS), is_replayable=True
-    )
-    fleet.take()
-    _ = fleet >> started("x-1") >> first_token("x-1") >> finished("x-1", "call-x", usage=USAGE)
+    asks = Transcript(agent=ASKS)
+    fleet.begins("x-1", "other", explicit=stated("x"), transcript=asks, is_replayable=True)
+    _ = fleet >> first_token("x-1") >> finished("x-1", "call-x", usage=USAGE)
     assert not fleet.prefills
 
 

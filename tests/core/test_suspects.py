@@ -264,9 +264,8 @@ def test_copies_that_still_wait_after_the_second_death_are_refused(end):
         refused += [each.request for each in play.decisions if isinstance(each, Refuse)]
         play.decisions.clear()
     assert "r3" in refused and "other too" not in refused
-    assert [each.request for each in (play >> started("other") >> finished("other")).decisions] == [
-        "other too"
-    ]
+    ended = play >> started("other") >> finished("other")
+    assert [each.request for each in ended.decisions] == ["other too"]
 
 
 def test_a_copy_that_waits_is_refused_once_those_that_failed_are_found_dead():

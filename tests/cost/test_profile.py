@@ -120,18 +120,13 @@ def test_a_device_without_memory_is_refused() -> None:
 # What the gateway comes with.
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "qwen3-coder-30b-a3b@h200",
-        "gpt-oss-120b@h100",
-        "gpt-oss-120b@a100-80",
-        "llama-3-70b@4xa100-80",
-        "llama-3-70b@4xh100",
-        "qwen3-14b@a100-80",
-        "qwen3-14b@cpu",
-    ],
-)
+SHIPPED = """\
+qwen3-coder-30b-a3b@h200 gpt-oss-120b@h100 gpt-oss-120b@a100-80 llama-3-70b@4xa100-80
+llama-3-70b@4xh100 qwen3-14b@a100-80 qwen3-14b@cpu
+""".split()
+
+
+@pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_profiles_compose(name: str) -> None:
     profile = shipped_parts().compose(name)
     assert profile.name == name

@@ -22,11 +22,9 @@ from tests.history.lives import whole
 def play():
     play = Playbook(replicas="a b", max_running_per_replica=1)
     for name in ("r1", "r2"):
-        play >> arrived(name, explicit=stated(name))
-        play.take()
+        play.arrives(name, explicit=stated(name))
     play >> started("r1") >> call_seen("r1", "c1") >> finished("r1", "c1")
-    play >> arrived("r3", explicit=stated("three"))
-    play.take()
+    play.arrives("r3", explicit=stated("three"))
     play >> arrived("r4", explicit=stated("four"))
     return play
 

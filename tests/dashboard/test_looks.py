@@ -70,17 +70,7 @@ async def test_everything_has_a_name_and_a_role(page: Page, control: FakeControl
     await page.send("Accessibility.enable")
     nodes = (await page.send("Accessibility.getFullAXTree"))["nodes"]
     roles = {node["role"]["value"] for node in nodes if not node["ignored"]}
-    assert {
-        "main",
-        "banner",
-        "treegrid",
-        "row",
-        "rowheader",
-        "tablist",
-        "tab",
-        "tabpanel",
-        "toolbar",
-    } <= roles
+    assert {*"main banner treegrid row rowheader tablist tab tabpanel toolbar".split()} <= roles
     operable = {"button", "combobox", "searchbox", "tab", "treegrid", "image", "region"}
     nameless = [
         n

@@ -30,6 +30,7 @@ from tests.dashboard.probes import LIVE, ROWS, SKIP_TO_ROWS
 pytestmark = pytest.mark.slow
 
 PHASE = "document.querySelector('#rows .phase')?.textContent"
+DETAIL = "document.getElementById('detail').innerText"
 FOCUSED = "document.activeElement.closest('.row')?.dataset.key ?? document.activeElement.id"
 
 
@@ -122,9 +123,7 @@ async def test_who_is_there_and_what_cannot_be_known(page: Page, control: FakeCo
     await page.until(COUNTERS, holds=lambda told: told.startswith("active 1|idle 2|finished 0|run 1|"))
     await page.run(SKIP_TO_ROWS)
     await page.press("Enter")
-    text = await page.until(
-        "document.getElementById('detail').innerText", holds=lambda text: "not reported" in text
-    )
+    text = await page.until(DETAIL, holds=lambda text: "not reported" in text)
     assert "generating (not streamed)" in text and "tool call id that came back (99 % sure)" in text
 
 
@@ -156,9 +155,7 @@ async def test_a_turns_decision_opens_by_keyboard(page: Page, control: FakeContr
             break
     assert await page.run(FOCUSED) == "s-2"
     await page.press("ArrowDown", "ArrowLeft", "ArrowLeft", "Enter")
-    text = await page.until(
-        "document.getElementById('detail').innerText", holds=lambda shown: "Alternatives" in shown
-    )
+    text = await page.until(DETAIL, holds=lambda shown: "Alternatives" in shown)
     assert "r-1" in text
     assert "Sent to default-0" in text
     assert "its session has no home yet, and this replica had the least load" in text
@@ -179,9 +176,7 @@ async def test_what_the_gateway_forgot_is_told_from_what_the_page_saw(page: Page
     await page.until(ROWS, holds=lambda rows: rows == ["s-1"])
     await page.until(SKIP_TO_ROWS)
     await page.press("ArrowLeft", "Enter")
-    text = await page.until(
-        "document.getElementById('detail').innerText", holds=lambda shown: "forgotten" in shown
-    )
+    text = await page.until(DETAIL, holds=lambda shown: "forgotten" in shown)
     assert "Sent to default-0" in text
 
 
@@ -340,7 +335,7 @@ async def test_hostile_names_are_shown_as_text(page: Page, control: FakeControl)
     assert evil in await page.run("document.querySelector('.kind').textContent")
     await page.until(SKIP_TO_ROWS)
     await page.press("ArrowLeft", "Enter")
-    await page.until("document.getElementById('detail').innerText", holds=lambda shown: evil in shown)
+    await page.until(DETAIL, holds=lambda shown: evil in shown)
     await page.until("document.querySelector('.outcome') !== null")
     assert await page.run("[document.querySelectorAll('img').length, window.broken ?? null]") == [0, None]
 

@@ -22,8 +22,7 @@ class Told:
 
     def turn(self, name: str, session: str, *calls: str, **facts) -> None:
         play = self.play
-        play >> arrived(name, explicit=stated(session), **facts)
-        play.take()
+        play.arrives(name, explicit=stated(session), **facts)
         play.now += 1.0
         play >> started(name) >> first_token(name)
         play.now += 1.0
@@ -67,13 +66,11 @@ def test_calls_that_are_recognised_late_ended_when_they_did():
 def test_a_turn_that_waits_and_one_that_is_refused():
     told = Told(max_running_per_replica=1, max_waiting=1)
     play = told.play
-    play >> arrived("r1", explicit=stated("one"))
-    play.take()
+    play.arrives("r1", explicit=stated("one"))
     play >> arrived("r2", explicit=stated("two"))
     [waits] = told.read()
     assert waits.wait_reason is not None and waits.submitted_s is None
-    play >> arrived("r3", explicit=stated("three"))
-    play.take()
+    play.arrives("r3", explicit=stated("three"))
     [refused] = told.read()
     assert (refused.outcome, refused.refusal.value) == ("refused", "queue_full")
 

@@ -18,31 +18,8 @@ _TOML = (
     "[admission]\n",
     '[stream]\npath = "x"\n',
 )
-_TOML_SPLINTERS = (
-    b"=",
-    b"[",
-    b"]]",
-    b'"',
-    b"'''",
-    b"nan",
-    b"inf",
-    b"-1",
-    b"1e400",
-    b"{",
-    b"\n",
-    b".",
-    b"\xff",
-    b"true",
-    b"#",
-)
-_VARIABLES = (
-    "TURNPIKE_POOLS",
-    "TURNPIKE_SERVER__LISTEN",
-    "TURNPIKE_SERVER",
-    "TURNPIKE_X__Y",
-    "TURNPIKE_POOLS__0",
-    "TURNPIKE_A",
-)
+_TOML_SPLINTERS = (b"\n", *b"= [ ]] \" ''' nan inf -1 1e400 { . \xff true #".split())
+_VARIABLES = [f"TURNPIKE_{name}" for name in "POOLS SERVER__LISTEN SERVER X__Y POOLS__0 A".split()]
 _TEXTS = (
     "",
     "1",

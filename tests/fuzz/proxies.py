@@ -9,15 +9,7 @@ from gateway.wire.headers import RawHeaders
 from gateway.wire.proxy_protocol import MAX_BYTES, ProxyHeader, ProxyProtocolError, read_proxy_header
 from tests.fuzz.mutation import mutate, pieces
 
-_ADDRESSES = (
-    b"10.0.0.1",
-    b"192.0.2.7",
-    b"::1",
-    b"2001:db8::1",
-    b"[2001:db8::1]:80",
-    b"192.0.2.7:9",
-    b"unknown",
-)
+_ADDRESSES = b"10.0.0.1 192.0.2.7 ::1 2001:db8::1 [2001:db8::1]:80 192.0.2.7:9 unknown".split()
 _SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
 _PREFACES = (
     b"PROXY TCP4 192.0.2.7 10.0.0.1 5 80\r\n",

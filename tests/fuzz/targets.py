@@ -4,17 +4,7 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.fuzz import (
-    answers,
-    bodies,
-    configs,
-    echoes,
-    heads,
-    hint_texts,
-    mcp_messages,
-    neighbours,
-    proxies,
-)
+from tests.fuzz import answers, bodies, configs, echoes, heads, hint_texts, mcp_messages, neighbours, proxies
 
 
 class Target(NamedTuple):

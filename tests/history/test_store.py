@@ -276,15 +276,8 @@ def test_a_batch_that_breaks_off_changes_nothing(kept, monkeypatch):
 def test_bad_records_cost_themselves_alone(kept):
     good = lines(whole("r1", "s", 1.0))
     huge = good[-2].replace(b'"prompt_tokens":100', b'"prompt_tokens":1%s' % (b"0" * 30))
-    bad = [
-        b"no JSON",
-        b"",
-        b"\xff",
-        b'{"type":"unheard"}',
-        b'{"type":"gpu_end"}',
-        b"[]",
-        b'{"type":"tool_num"',
-    ]
+    of_a_type = [b'{"type":"unheard"}', b'{"type":"gpu_end"}', b'{"type":"tool_num"']
+    bad = [b"no JSON", b"", b"\xff", b"[]", *of_a_type]
     assert huge != good[-2]
     kept.take_lines([*bad, *good[:-2], huge, *bad, good[-1], *lines(whole("r2", "s", 3.0))])
     assert kept.counts()["unreadable"] == 2 * len(bad) + 1

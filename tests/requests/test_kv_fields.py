@@ -20,20 +20,13 @@ def moves_kv(body: bytes | str, path: str = "/v1/chat/completions", headers=JSON
     return read_facts(classify("POST", path), headers, sent).moves_kv
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/v1/chat/completions",
-        "/v1/completions",
-        "/v1/responses",
-        "/v1/messages",
-        "/v1/chat/completions/batch",
-        "/inference/v1/generate",
-        "/cohere/v2/chat",
-        "/v1/embeddings",
-        "/anything",
-    ],
-)
+PATHS = """\
+/v1/chat/completions /v1/completions /v1/responses /v1/messages /v1/chat/completions/batch
+/inference/v1/generate /cohere/v2/chat /v1/embeddings /anything
+""".split()
+
+
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", KV_FIELDS)
 def test_a_field_is_noticed_on_every_path(path, name):
     assert moves_kv(f'{{{MESSAGES},"{name}":{WHERE}}}', path)

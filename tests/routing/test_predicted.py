@@ -171,8 +171,7 @@ def test_unlike_replicas_get_what_they_are_good_at():
 
 def test_a_session_stays_and_nothing_is_predicted_for_it():
     fleet = Fleet()
-    fleet.place("s", a=0, b=9)
-    fleet.answer("s", "a")
+    fleet.lives("s", "a")
     fleet.oracle.asked = 0
     assert fleet.place("s", a=3, b=0) == fleet.place("s", a=0, b=9)
     assert fleet.oracle.asked == 0
@@ -182,8 +181,7 @@ def test_a_session_stays_and_nothing_is_predicted_for_it():
 
 def test_it_moves_when_that_pays_and_only_then():
     fleet = Fleet()
-    fleet.place("s", a=0, b=9)
-    fleet.answer("s", "a", prompt=10_000)
+    fleet.lives("s", "a", prompt=10_000)
     fleet.oracle.queued = {"a": 5.0}
     assert fleet.place("s", tokens=11_000.0, a=9, b=0).reason is HERE, "to compute it anew takes 11 s"
     fleet.oracle.queued = {"a": 20.0}
@@ -194,8 +192,7 @@ def test_it_moves_when_that_pays_and_only_then():
 
 def test_those_that_run_there_count():
     fleet = Fleet()
-    fleet.place("s", a=0, b=99)
-    fleet.answer("s", "a", prompt=10_000)
+    fleet.lives("s", "a", prompt=10_000)
     fleet.oracle.queued = {"a": 20.0}
     assert fleet.place("s", tokens=11_000.0, a=9, b=4).reason is HERE, "four lose half of 11 s each"
 
@@ -387,8 +384,7 @@ def test_what_will_grow_is_no_crowd_yet():
 
 def test_a_busy_home_is_not_left_for_where_more_live():
     fleet = Fleet()
-    fleet.place("s", a=0, b=9)
-    fleet.answer("s", "a", prompt=10_000)
+    fleet.lives("s", "a", prompt=10_000)
     for number in range(6):
         fleet.place(f"other-{number}", b=0)
     fleet.oracle.queued = {"a": 20.0}
@@ -400,8 +396,7 @@ def test_a_busy_home_is_not_left_for_where_more_live():
 
 def test_a_fork_follows_its_parent_while_it_pays():
     fleet = Fleet()
-    fleet.place("s", a=0, b=9)
-    fleet.answer("s", "a", prompt=10_000)
+    fleet.lives("s", "a", prompt=10_000)
     fleet.oracle.queued = {"a": 5.0}
     place = {"tokens": 10_500.0, "edge": Edge.FORKS}
     assert fleet.place("s", thread="2", a=9, b=0, **place).replica == "a"
@@ -446,8 +441,7 @@ def test_a_home_that_is_late_is_held_against_the_others():
 
 def test_at_a_late_home_this_turn_is_late_too():
     fleet = Fleet()
-    fleet.place("s", a=0, b=9)
-    fleet.answer("s", "a", prompt=8_000)
+    fleet.lives("s", "a", prompt=8_000)
     fleet.oracle.queued = {"a": 5.0}
     placement = fleet.place("s", tokens=8_000.0, late={"slower": 3.0}, a=0, b=0)
     assert placement.replica == "b", "15 and 6 s, there 8 and 2 s"

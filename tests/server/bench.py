@@ -362,11 +362,12 @@ class Bench:
         environ: dict[str, str] | None = None,
         backend_tls: Any = None,
         backend: Callable[[], Backend] = Backend,
+        script: Script | None = None,
         fleet_secret: bytes | None = None,
         **settings: Any,
     ) -> None:
         """`settings`: sections of the configuration, as dictionaries; `limits` is `server.limits`. `backend`:
-        makes one.
+        makes one. `script`: what all backends play.
 
         `pools` may hold `backends`, a number, where the configuration has `replicas`, and their `roles`.
         """
@@ -374,6 +375,9 @@ class Bench:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self._complaints.append(context))
         shapes = pools if pools is not None else [{"backends": replicas}]
         configured = [await self._open_pool(shape, backend_tls, backend) for shape in shapes]
+        if script is not None:
+            for opened in self.backends:
+                opened.script = script
         server = {
             "listen": "127.0.0.1:0",
             "control": "127.0.0.1:0",

@@ -96,15 +96,8 @@ class Ahead:
 
     def begin(self, kept: RetainedRequest, *, agent: int = 0, replica: str = "default-0") -> RequestId:
         session, thread = kept.conversation
-        self.prefills.take(
-            Prefill(
-                turn=kept.turn,
-                session=session,
-                thread=thread,
-                replica=ReplicaId(replica),
-                agent=agent,
-            )
-        )
+        at = ReplicaId(replica)
+        self.prefills.take(Prefill(turn=kept.turn, session=session, thread=thread, replica=at, agent=agent))
         return kept.turn
 
     async def ends(self, kept: RetainedRequest, **how: Any) -> Usage | None:

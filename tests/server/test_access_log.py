@@ -49,8 +49,7 @@ async def begin(start: Any, path: Path | str, **settings: Any) -> Any:
 
 async def test_a_good_request_has_one_line_with_all_that_is_known_of_it(start, tmp_path):
     path = tmp_path / "access.log"
-    bench = await begin(start, path)
-    bench.backend.script = sends(STREAMED)
+    bench = await begin(start, path, script=sends(STREAMED))
     asked = post(CHAT.replace(b"{", b'{"stream":true,', 1), headers=AGENT + bearer(KEY))
     client = await bench.connect()
     head = await client.ask(asked := asked.replace(b" HTTP", b"?key=hidden HTTP", 1))
@@ -167,8 +166,7 @@ async def test_a_file_that_cannot_be_opened_is_named_by_its_setting(start, setti
 
 
 async def test_what_is_cut_at_the_end_of_a_drain_was_drained_by_us(start, tmp_path):
-    bench = await begin(start, path := tmp_path / "access.log")
-    bench.backend.script = sends(BEGINS, then="hang")
+    bench = await begin(start, path := tmp_path / "access.log", script=sends(BEGINS, then="hang"))
     streaming = await bench.send(asks(b"1"))
     await asyncio.wait_for(streaming.reader.readuntil(b"data"), 5.0)
     bench.backend.script = Exchange.until_left

@@ -9,18 +9,8 @@ from functools import partial
 import pytest
 
 from gateway.domain.ids import PoolId
-from tests.server.bench import CHAT, Client, Exchange, Message, answer, eventually, get, post, sends
-
-
-class Gate:
-    """Answers a request when it is let pass."""
-
-    def __init__(self) -> None:
-        self.passes = asyncio.Semaphore(0)
-
-    async def __call__(self, exchange: Exchange) -> None:
-        await self.passes.acquire()
-        await exchange.send(answer())
+from tests.server.bench import CHAT, Client, Message, answer, eventually, get, post, sends
+from tests.server.test_queue import Gate
 
 
 def _has(room: Sized, count: int) -> bool:
@@ -70,8 +60,7 @@ EMBEDDED = b'{"data":[{"embedding":[%s]}],"usage":{"prompt_tokens":50,"total_tok
 async def test_tokens_of_embeddings_are_counted_and_those_who_owe_are_told_429(start):
     digest = "sha256:" + hashlib.sha256(b"sesame").hexdigest()
     tenant = {"name": "t", "key_hashes": [digest], "quota": {"tokens_per_minute": 60}}
-    bench = await start(tenants=[tenant])
-    bench.backend.script = sends(answer(EMBEDDED))
+    bench = await start(tenants=[tenant], script=sends(answer(EMBEDDED)))
     asked = post(b'{"model":"m","input":"hi"}', b"/v1/embeddings", b"Authorization: Bearer sesame\r\n")
     assert [(await bench.ask(asked)).status for _ in range(3)] == [200, 200, 429]
     metrics = (await bench.control(get(b"/metrics"))).body.decode()

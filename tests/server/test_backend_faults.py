@@ -69,16 +69,13 @@ async def test_a_replica_that_refused_is_out_at_once(start, monkeypatch):
 
 
 async def test_silence_before_the_head_is_a_504(start):
-    bench = await start(replicas=2, upstream={"head_timeout_s": 0.2})
-    for backend in bench.backends:
-        backend.script = Exchange.until_left
+    bench = await start(replicas=2, upstream={"head_timeout_s": 0.2}, script=Exchange.until_left)
     response = await bench.ask(post())
     assert response.status == 504 and error_code(response) == "upstream_timeout"
     assert sum(len(b.seen) for b in bench.backends) == 1  # it may be running still: not sent twice
 
 
 async def test_a_reset_before_the_head_is_retried_elsewhere(start):
-    bench = await start(replicas=2)
     broken: list[Exchange] = []
 
     async def breaks_once(exchange: Exchange) -> None:
@@ -88,8 +85,7 @@ async def test_a_reset_before_the_head_is_retried_elsewhere(start):
         else:
             await exchange.send(answer())
 
-    for backend in bench.backends:
-        backend.script = breaks_once
+    bench = await start(replicas=2, script=breaks_once)
     response = await bench.ask(post())
     assert response.status == 200
     assert response.get(b"x-turnpike-reason") == b"retried_elsewhere"
@@ -97,9 +93,7 @@ async def test_a_reset_before_the_head_is_retried_elsewhere(start):
 
 
 async def test_a_reset_before_the_head_of_a_stored_response_is_a_502(start):
-    bench = await start(replicas=2)
-    for backend in bench.backends:
-        backend.script = sends(b"", then="reset")
+    bench = await start(replicas=2, script=sends(b"", then="reset"))
     response = await bench.ask(stored())
     assert response.status == 502 and error_code(response) == "upstream_broken"
     assert sum(len(b.seen) for b in bench.backends) == 1
@@ -107,7 +101,6 @@ async def test_a_reset_before_the_head_of_a_stored_response_is_a_502(start):
 
 @pytest.mark.parametrize("request_bytes", [post(), stored()], ids=["replayable", "stored"])
 async def test_a_kept_connection_that_goes_stale_is_not_noticed(start, request_bytes):
-    bench = await start()
 
     async def closes_when_used_again(exchange: Exchange) -> None:
         uses[exchange.number] = uses.get(exchange.number, 0) + 1
@@ -117,7 +110,7 @@ async def test_a_kept_connection_that_goes_stale_is_not_noticed(start, request_b
             await exchange.send(answer())
 
     uses: dict[int, int] = {}
-    bench.backend.script = closes_when_used_again
+    bench = await start(script=closes_when_used_again)
     assert (await bench.ask(post())).status == 200
     assert (await bench.ask(request_bytes)).status == 200
 
@@ -144,8 +137,7 @@ async def test_a_stored_response_is_never_sent_on_a_kept_connection(start):
     ids=["ssh", "tls", "cl+te", "two lengths", "negative length", "101", "endless field", "endless head"],
 )
 async def test_what_is_not_http_is_a_502(start, garbage):
-    bench = await start()
-    bench.backend.script = sends(garbage, then="hang")
+    bench = await start(script=sends(garbage, then="hang"))
     response = await bench.ask(post())
     assert response.status == 502 and error_code(response) == "upstream_broken"
 
@@ -168,9 +160,7 @@ async def test_silence_in_the_stream_resets_the_client(start):
     ids=["between chunks", "in a chunk", "short of its length"],
 )
 async def test_a_response_that_breaks_off_resets_the_client(start, part, then):
-    bench = await start(replicas=2)
-    for backend in bench.backends:
-        backend.script = sends(part, then=then)
+    bench = await start(replicas=2, script=sends(part, then=then))
     client = await bench.send(post())
     data, end = await client.rest()
     assert data.startswith(b"HTTP/1.1 200 OK") and end == "reset"
@@ -179,15 +169,13 @@ async def test_a_response_that_breaks_off_resets_the_client(start, part, then):
 
 
 async def test_a_reset_ends_a_body_without_length_with_a_reset(start):
-    bench = await start()
-    bench.backend.script = sends(b"HTTP/1.1 200 OK\r\n\r\nhalf", then="reset")
+    bench = await start(script=sends(b"HTTP/1.1 200 OK\r\n\r\nhalf", then="reset"))
     client = await bench.send(post(headers=b"Connection: close\r\n"))
     assert (await client.rest())[1] == "reset"
 
 
 async def test_garbage_in_a_chunked_body_resets_the_client(start):
-    bench = await start()
-    bench.backend.script = sends(STREAM_HEAD + chunk(DELTA) + b"no size\r\n", then="hang")
+    bench = await start(script=sends(STREAM_HEAD + chunk(DELTA) + b"no size\r\n", then="hang"))
     client = await bench.send(post())
     data, end = await client.rest()
     assert data.endswith(chunk(DELTA)) and end == "reset"
@@ -207,10 +195,8 @@ async def test_garbage_in_a_chunked_body_resets_the_client(start):
     ],
 )
 async def test_a_backends_answer_is_passed_on_byte_for_byte(start, status, headers):
-    bench = await start(replicas=2, server={"debug_headers": False})
     raw = answer(b'{"object": "error", "oops" : 1}\n', status, headers)
-    for backend in bench.backends:
-        backend.script = sends(raw)
+    bench = await start(replicas=2, server={"debug_headers": False}, script=sends(raw))
     client = await bench.send(post(headers=b"Connection: close\r\n"))
     data, end = await client.rest()
     assert data.replace(b"Connection: close\r\n", b"") == raw and end == "eof"
@@ -218,9 +204,8 @@ async def test_a_backends_answer_is_passed_on_byte_for_byte(start, status, heade
 
 
 async def test_interim_responses_are_dropped(start):
-    bench = await start()
     interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
-    bench.backend.script = sends(interim + answer())
+    bench = await start(script=sends(interim + answer()))
     response = await bench.ask(post())
     assert response.status == 200 and response.body == CHAT_ANSWER
     assert response.get(b"link") is None
@@ -228,9 +213,8 @@ async def test_interim_responses_are_dropped(start):
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
 async def test_a_body_may_end_with_the_connection(start, version):
-    bench = await start()
     head = b"HTTP/%s 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" % version
-    bench.backend.script = sends(head + DELTA + DONE, then="close")
+    bench = await start(script=sends(head + DELTA + DONE, then="close"))
     client = await bench.connect()
     for _ in range(2):  # the client's connection outlives it
         response = await client.ask(post())
@@ -265,9 +249,8 @@ ENDS = [
 async def test_a_stream_that_ends_with_its_connection_before_its_last_event_is_cut(
     start, path, events, is_whole
 ):
-    bench = await start()
-    bench.backend.script = sends(
-        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + events, then="close"
+    bench = await start(
+        script=sends(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + events, then="close")
     )
     response = await bench.ask(post(path=path))
     assert (response.body, response.is_whole) == (events, is_whole)
@@ -284,8 +267,7 @@ async def test_a_stream_that_ends_with_its_connection_before_its_last_event_is_c
     ids=["HEAD", "204", "304"],
 )
 async def test_a_response_without_body(start, request_bytes, raw):
-    bench = await start()
-    bench.backend.script = sends(raw)
+    bench = await start(script=sends(raw))
     client = await bench.connect()
     for _ in range(2):
         client.send(request_bytes)
@@ -296,7 +278,6 @@ async def test_a_response_without_body(start, request_bytes, raw):
 
 
 async def test_a_large_head_and_a_slow_one(start):
-    bench = await start()
     large = b"".join(b"X-%d: %s\r\n" % (n, b"y" * 1000) for n in range(100))
 
     async def byte_by_byte(exchange: Exchange) -> None:
@@ -304,7 +285,7 @@ async def test_a_large_head_and_a_slow_one(start):
             await exchange.send(bytes([byte]))
             await asyncio.sleep(0)
 
-    bench.backend.script = sends(answer(headers=large))
+    bench = await start(script=sends(answer(headers=large)))
     assert (await bench.ask(post())).get(b"x-99") == b"y" * 1000
     bench.backend.script = byte_by_byte
     response = await bench.ask(post())
@@ -312,14 +293,12 @@ async def test_a_large_head_and_a_slow_one(start):
 
 
 async def test_an_answer_before_the_request_was_read(start):
-    bench = await start()
-    bench.backend.reads_bodies = False
-
     async def answers_at_once(exchange: Exchange) -> None:
         await exchange.send(answer(b'{"detail":"no"}', b"401 Unauthorized"))
         await exchange.until_left()
 
-    bench.backend.script = answers_at_once
+    bench = await start(script=answers_at_once)
+    bench.backend.reads_bodies = False
     body = b'{"model":"m","messages":[{"role":"user","content":"%s"}]}' % (b"x" * (20 << 20))
     response = await bench.ask(post(body))
     assert response.status == 401 and response.body == b'{"detail":"no"}'
@@ -339,7 +318,6 @@ async def test_an_answer_before_the_request_was_read(start):
     "raw", [answer(), STREAM_HEAD + chunk(DELTA) + b"0\r\n\r\n"], ids=["length", "chunked"]
 )
 async def test_surplus_bytes_reach_no_client(start, surplus, is_late, raw):
-    bench = await start()
 
     async def says_more(exchange: Exchange) -> None:
         if exchange.number > 1:
@@ -351,7 +329,7 @@ async def test_surplus_bytes_reach_no_client(start, surplus, is_late, raw):
             await exchange.send(surplus)
         await exchange.until_left()
 
-    bench.backend.script = says_more
+    bench = await start(script=says_more)
     client = await bench.connect()
     first = await client.ask(post())
     assert first.status == 200 and first.is_whole and b"evil" not in first.body
@@ -372,8 +350,7 @@ async def test_surplus_bytes_reach_no_client(start, surplus, is_late, raw):
     ],
 )
 async def test_a_body_where_there_must_be_none_is_dropped(start, method, status):
-    bench = await start()
-    bench.backend.script = sends(b"HTTP/1.1 %s\r\nContent-Length: 5\r\n\r\nhello" % status)
+    bench = await start(script=sends(b"HTTP/1.1 %s\r\nContent-Length: 5\r\n\r\nhello" % status))
     client = await bench.connect()
     for _ in range(2):
         client.send(get(b"/tokens").replace(b"GET", method))
@@ -384,16 +361,14 @@ async def test_a_body_where_there_must_be_none_is_dropped(start, method, status)
 
 
 async def test_trailer_fields_do_not_become_headers(start):
-    bench = await start()
-    bench.backend.script = sends(STREAM_HEAD + chunk(DELTA) + b"0\r\nX-Late: yes\r\n\r\n")
+    bench = await start(script=sends(STREAM_HEAD + chunk(DELTA) + b"0\r\nX-Late: yes\r\n\r\n"))
     response = await bench.ask(post())
     assert response.is_whole and response.get(b"x-late") is None
 
 
 async def test_a_stream_is_passed_on_event_by_event(start):
-    bench = await start()
     seen = asyncio.Event()
-    bench.backend.script = pauses(STREAM_HEAD + chunk(DELTA), seen, chunk(DONE) + b"0\r\n\r\n")
+    bench = await start(script=pauses(STREAM_HEAD + chunk(DELTA), seen, chunk(DONE) + b"0\r\n\r\n"))
     client = await bench.send(post())
     await asyncio.wait_for(client.reader.readuntil(DELTA), PATIENCE_S)
     seen.set()

@@ -192,9 +192,8 @@ async def test_a_system_without_descriptors_is_asked_again(start, tls, monkeypat
     "request_", [get(b"/v1/files/x"), post(b"w" * 2000, b"/v1/files/x")], ids=["GET", "POST"]
 )
 async def test_pipelined_requests_are_not_held(start, request_, connections):
-    bench = await start()
     hold = asyncio.Event()
-    bench.backend.script = pauses(b"", hold, answer(b"{}"))
+    bench = await start(script=pauses(b"", hold, answer(b"{}")))
     clients = [await bench.connect() for _ in range(connections)]
     flood = request_ * (20_000 // connections)
     tracemalloc.start()
@@ -222,14 +221,13 @@ async def test_pipelined_requests_are_not_held(start, request_, connections):
 
 
 async def test_what_a_client_sends_while_it_is_answered_is_bounded_and_served(start):
-    bench = await start()
     hold = asyncio.Event()
 
     async def waits(exchange: Exchange) -> None:
         await hold.wait()
         await exchange.send(answer(b"%d" % len(exchange.request.body)))
 
-    bench.backend.script = waits
+    bench = await start(script=waits)
     sizes = [1, 300_000, 7, 200_000, 0]
     client = await bench.arrive(b"".join(post(b"x" * size, b"/v1/files/x") for size in sizes))
     (connection,) = bench.gateway.listener._connections
@@ -241,9 +239,8 @@ async def test_what_a_client_sends_while_it_is_answered_is_bounded_and_served(st
 
 
 async def test_who_pipelines_a_little_and_leaves_is_noticed(start):
-    bench = await start()
     left = asyncio.Event()
-    bench.backend.script = hangs(left)
+    bench = await start(script=hangs(left))
     client = await bench.arrive(post() + post() + post())
     client.close()
     await asyncio.wait_for(left.wait(), 10)

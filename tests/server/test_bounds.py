@@ -57,8 +57,7 @@ async def test_a_picture_costs_what_a_picture_costs(start):
 
 
 async def test_a_refusal_is_one_that_no_sdk_repeats(start):
-    bench = await start(bounds=[{"name": "short", "turns": 1}])
-    bench.backend.script = says
+    bench = await start(bounds=[{"name": "short", "turns": 1}], script=says)
     assert (await bench.ask(chat(session="x"))).status == 200
     response = await bench.ask(chat(session="x"))
     assert response.status == 403
@@ -80,8 +79,7 @@ async def test_a_refusal_is_one_that_no_sdk_repeats(start):
 
 
 async def test_a_warning_stands_in_a_header_and_in_the_metrics(start):
-    bench = await start(bounds=[{"name": "short", "turns": 1, "action": "warn"}])
-    bench.backend.script = says
+    bench = await start(bounds=[{"name": "short", "turns": 1, "action": "warn"}], script=says)
     assert (await bench.ask(chat(session="x"))).get(b"x-turnpike-bound") is None
     assert (await bench.ask(chat(session="x"))).get(b"x-turnpike-bound") == b"short turns"
     metrics = (await bench.control(b"GET /metrics HTTP/1.1\r\nHost: c\r\n\r\n")).body.decode()
@@ -164,8 +162,7 @@ def budget(tmp_path: Path, **bound: Any) -> dict[str, Any]:
 
 
 async def test_a_tenant_spends_its_own_budget_alone(start, tmp_path):
-    bench = await start(**budget(tmp_path, cost=0.5))
-    bench.backend.script = says
+    bench = await start(**budget(tmp_path, cost=0.5), script=says)
     statuses = [(await bench.ask(chat(user(f"task {n}"), tenant="red"))).status for n in range(4)]
     assert statuses == [200, 200, 403, 403], "0.19 each, and 0.05 for a prompt that says nothing"
     assert (await bench.ask(chat(tenant="blue"))).status == 200
@@ -179,13 +176,12 @@ async def test_a_tenant_spends_its_own_budget_alone(start, tmp_path):
 
 
 async def test_requests_at_once_do_not_all_have_the_last_of_it(start, tmp_path):
-    bench = await start(**budget(tmp_path, turns=5))
 
     async def slowly(exchange) -> None:
         await asyncio.sleep(0.1)
         await exchange.send(completion())
 
-    bench.backend.script = slowly
+    bench = await start(**budget(tmp_path, turns=5), script=slowly)
     responses = await asyncio.gather(*(bench.ask(chat(user(f"task {n}"), tenant="red")) for n in range(20)))
     assert sorted(each.status for each in responses) == [200] * 5 + [403] * 15
 
@@ -209,8 +205,7 @@ async def test_a_restart_keeps_what_was_used(tmp_path):
 
 async def test_half_a_line_of_what_was_used_says_nothing(start, tmp_path):
     (tmp_path / "state.spent").write_bytes(b'[["red",0,"2026-1')
-    bench = await start(**budget(tmp_path, turns=1))
-    bench.backend.script = says
+    bench = await start(**budget(tmp_path, turns=1), script=says)
     assert (await bench.ask(chat(tenant="red"))).status == 200
 
 
@@ -218,8 +213,7 @@ async def test_half_a_line_of_what_was_used_says_nothing(start, tmp_path):
 
 
 async def test_bounds_of_sessions_come_change_and_go_and_counts_go_on(start):
-    bench = await start()
-    bench.backend.script = says
+    bench = await start(script=says)
     ask = partial(bench.ask, chat(session="x"))
     assert [(await ask()).status for _ in range(3)] == [200] * 3
     bench.settings["bounds"] = [{"name": "s", "turns": 4}]

@@ -91,8 +91,6 @@ async def test_an_answer_that_comes_at_once_hands_over_its_calls(start, is_strea
 
 
 async def test_of_an_answer_that_is_no_stream_nobody_can_tell_when_a_call_was_complete(start):
-    bench = await start()
-    handed = Handed(bench)
     call = {"id": "c1", "function": {"name": "bash", "arguments": "{}"}}
     body = json.dumps({"choices": [{"message": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]})
     whole = answer(body.encode())
@@ -102,7 +100,8 @@ async def test_of_an_answer_that_is_no_stream_nobody_can_tell_when_a_call_was_co
         await asyncio.sleep(0.1)
         await exchange.send(whole[-20:])
 
-    bench.backend.script = script
+    bench = await start(script=script)
+    handed = Handed(bench)
     assert (await bench.ask(post())).is_whole
     await eventually(lambda: bench.brain.sessions.tools.active_sessions)
     assert handed.calls == [("c1", "bash", b"{}")]
@@ -111,11 +110,10 @@ async def test_of_an_answer_that_is_no_stream_nobody_can_tell_when_a_call_was_co
 
 
 async def test_what_is_no_turns_answer_hands_over_nothing(start):
-    bench = await start()
-    handed = Handed(bench)
     call = {"type": "function_call", "id": "f", "call_id": "c1", "name": "bash", "arguments": "{}"}
     stored = {"id": "resp_1", "object": "response", "status": "completed", "output": [call]}
-    bench.backend.script = sends(answer(json.dumps(stored).encode()))
+    bench = await start(script=sends(answer(json.dumps(stored).encode())))
+    handed = Handed(bench)
     await bench.ask(get(b"/v1/responses/resp_1"))
     assert not handed.calls
     body = json.dumps({"error": {}, "choices": [{"message": {"tool_calls": []}}]}).encode()

@@ -137,8 +137,6 @@ async def never_reads(bench, request: bytes) -> socket.socket:
 @pytest.mark.parametrize("framing", ["length", "chunked"])
 @pytest.mark.slow
 async def test_a_client_that_does_not_read_holds_the_backend_back_and_is_cut(start, framing):
-    bench = await start(limits={"client_stall_s": 1.0})
-    ended = outcomes(bench)
     piece = b"x" * (64 << 10)
     sent, has_left = 0, False
     head = STREAM_HEAD if framing == "chunked" else b"HTTP/1.1 200 OK\r\nContent-Length: 104857600\r\n\r\n"
@@ -155,7 +153,8 @@ async def test_a_client_that_does_not_read_holds_the_backend_back_and_is_cut(sta
         except OSError:
             has_left = True
 
-    bench.backend.script = floods
+    bench = await start(limits={"client_stall_s": 1.0}, script=floods)
+    ended = outcomes(bench)
     sock = await never_reads(bench, post())
     tracemalloc.start()
     try:
@@ -235,13 +234,12 @@ async def test_an_idle_connection_is_closed(start):
 
 
 async def test_a_connection_is_not_idle_while_it_is_answered(start):
-    bench = await start(limits={"keep_alive_s": 0.1, "head_timeout_s": 0.1})
 
     async def late(exchange: Exchange) -> None:
         await asyncio.sleep(0.5)
         await exchange.send(answer())
 
-    bench.backend.script = late
+    bench = await start(limits={"keep_alive_s": 0.1, "head_timeout_s": 0.1}, script=late)
     assert (await bench.ask(post())).status == 200
 
 
@@ -249,13 +247,12 @@ async def test_a_connection_is_not_idle_while_it_is_answered(start):
 
 
 async def test_pipelined_requests_are_answered_in_order(start):
-    bench = await start()
 
     async def echoes_slowly(exchange: Exchange) -> None:
         await asyncio.sleep(0.1 if exchange.request.target.endswith(b"0") else 0)
         await exchange.send(answer(exchange.request.target))
 
-    bench.backend.script = echoes_slowly
+    bench = await start(script=echoes_slowly)
     client = await bench.send(b"".join(get(b"/v1/models/%d" % n) for n in range(20)))
     for n in range(20):
         assert (await client.receive()).body == b"/v1/models/%d" % n
@@ -284,9 +281,8 @@ async def test_expect_100_continue(start):
 
 
 async def test_a_pipelined_expectation_does_not_break_into_a_response(start):
-    bench = await start()
     go_on = asyncio.Event()
-    bench.backend.script = pauses(STREAM_HEAD + chunk(DELTA), go_on, chunk(DONE) + b"0\r\n\r\n")
+    bench = await start(script=pauses(STREAM_HEAD + chunk(DELTA), go_on, chunk(DONE) + b"0\r\n\r\n"))
     client = await bench.arrive(post())
     head, body = post(headers=b"Expect: 100-continue\r\n").split(b"\r\n\r\n")
     client.send(head + b"\r\n\r\n")
@@ -313,8 +309,7 @@ async def test_http_1_0(start):
 
 
 async def test_http_1_0_knows_no_chunks(start):
-    bench = await start()
-    bench.backend.script = sends(STREAM_HEAD + chunk(DELTA) + chunk(DONE) + b"0\r\n\r\n")
+    bench = await start(script=sends(STREAM_HEAD + chunk(DELTA) + chunk(DONE) + b"0\r\n\r\n"))
     request = post(headers=b"Connection: keep-alive\r\n").replace(b"HTTP/1.1", b"HTTP/1.0")
     client = await bench.connect()
     response = await client.ask(request)

@@ -38,8 +38,7 @@ async def run_codex(bench: Bench, home: Path, prompt: str) -> str:
 
 
 async def test_codex_asks_by_http_at_once(start, tmp_path):
-    bench = await start(limits={"drain_rejected_body_s": 0.1})
-    bench.backend.script = ScriptedModel("", []).script
+    bench = await start(limits={"drain_rejected_body_s": 0.1}, script=ScriptedModel("", []).script)
     printed = await run_codex(bench, tmp_path, "Say something.")
     assert "failed to connect to Responses WebSocket" in printed, "else it never tried"
     lines = [request.first_line for request in bench.backend.seen]

@@ -125,8 +125,7 @@ async def test_embeddings_that_succeed_do_not_excuse_chats_that_fail(start):
 
 
 async def test_the_answer_to_a_question_after_a_failed_one_is_a_good_one(start):
-    bench = await start()
-    bench.backend.script = sends(answer(json.dumps(RESPONSE).encode()))
+    bench = await start(script=sends(answer(json.dumps(RESPONSE).encode())))
     for _ in range(8):
         assert (await bench.ask(get(b"/v1/responses/resp_1"))).status == 200
     told = await metrics_of(bench)
@@ -150,21 +149,12 @@ CLIENTS_FAULT = {"error": {"message": "too long", "type": "BadRequestError", "co
         (b"HTTP/1.1 204 No Content\r\n\r\n", "finished"),
     ],
     ids=[
-        *(
-            "a client's error",
-            "no [DONE]",
-            "400",
-            "as a text",
-            "as JSON",
-            "as a stream",
-        ),
-        *("no error", "unknown coding", "204"),
+        *("a client's error", "no [DONE]", "400", "as a text", "as JSON", "as a stream", "no error"),
+        *("unknown coding", "204"),
     ],
 )
 async def test_what_is_no_fault_of_the_replicas_ejects_nobody(start, raw, outcome):
-    bench = await start(replicas=2)
-    for backend in bench.backends:
-        backend.script = sends(raw)
+    bench = await start(replicas=2, script=sends(raw))
     for _ in range(8):
         await bench.ask(STREAM)
     metrics = await metrics_of(bench)
@@ -189,12 +179,11 @@ async def test_a_client_that_leaves_at_the_error_takes_nothing_of_it_away(start)
 
 async def test_an_answer_that_swells_holds_nobody_up(start):
     """A hundred kilobytes of it are six million events."""
-    bench = await start()
     packed = gzip.compress(b"data: {}\n\n" * 6_000_000)
     raw = answer(packed, headers=b"Content-Encoding: gzip\r\n").replace(
         b"application/json", b"text/event-stream"
     )
-    bench.backend.script = sends(raw)
+    bench = await start(script=sends(raw))
     asked, longest_s = asyncio.ensure_future(bench.ask(STREAM)), 0.0
     while not (asked.done() and bench.is_quiet()):
         before = time.thread_time()
@@ -227,9 +216,7 @@ async def test_what_says_to_be_one_session_goes_where_least_runs(start: Any) -> 
 
 
 async def test_one_that_is_busy_gets_no_more(start: Any) -> None:
-    bench = await start(server=RELAY, replicas=2)
-    for backend in bench.backends:
-        backend.script = sends(STREAM_HEAD + chunk(DELTA), then="hang")
+    bench = await start(server=RELAY, replicas=2, script=sends(STREAM_HEAD + chunk(DELTA), then="hang"))
     client = await bench.send(post(b'{"model":"m","stream":true,"messages":[]}'))
     await eventually(lambda: sum(seen(bench)) == 1)
     busy = seen(bench).index(1)
@@ -242,9 +229,8 @@ async def test_one_that_is_busy_gets_no_more(start: Any) -> None:
 
 
 async def test_a_stream_passes_as_it_came(start: Any) -> None:
-    bench = await start(server=RELAY)
     events = [DELTA, TOOL.join([b"data: ", b"\n\n"]), DONE]
-    bench.backend.script = sends(STREAM_HEAD + b"".join(map(chunk, events)) + b"0\r\n\r\n")
+    bench = await start(server=RELAY, script=sends(STREAM_HEAD + b"".join(map(chunk, events)) + b"0\r\n\r\n"))
     response = await bench.ask(post(b'{"model":"m","stream":true,"messages":[]}'))
     assert response.is_whole and response.body == b"".join(events)
     metrics = (await bench.control(get(b"/metrics"))).body
@@ -253,9 +239,7 @@ async def test_a_stream_passes_as_it_came(start: Any) -> None:
 
 
 async def test_what_a_replica_stores_is_found_there_again(start: Any) -> None:
-    bench = await start(server=RELAY, replicas=2)
-    for backend in bench.backends:
-        backend.script = sends(answer(STORED))
+    bench = await start(server=RELAY, replicas=2, script=sends(answer(STORED)))
     await bench.ask(post(b'{"model":"m","input":"hi"}', b"/v1/responses"))
     home = seen(bench).index(1)
     for _ in range(3):
@@ -264,8 +248,7 @@ async def test_what_a_replica_stores_is_found_there_again(start: Any) -> None:
 
 
 async def test_keys_count_and_so_does_whose_a_stored_response_is(start: Any) -> None:
-    bench = await start(server=RELAY, tenants=TENANTS)
-    bench.backend.script = sends(answer(STORED))
+    bench = await start(server=RELAY, tenants=TENANTS, script=sends(answer(STORED)))
     assert (await bench.ask(post())).status == 401
     made = await bench.ask(post(b'{"model":"m","input":"hi"}', b"/v1/responses", bearer(ALICE)))
     assert made.status == 200

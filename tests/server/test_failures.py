@@ -138,9 +138,7 @@ async def test_replicas_that_live_on_have_not_died_of_a_body(start):
     async def resets(exchange: Exchange) -> None:
         exchange.reset()
 
-    bench = await start(replicas=2)
-    for backend in bench.backends:
-        backend.script = resets
+    bench = await start(replicas=2, script=resets)
     began_s = bench.gateway.driver.clock()
     assert (await bench.ask(post())).json()["error"]["code"] == "upstream_broken_twice"
     for backend in bench.backends:

@@ -11,18 +11,7 @@ from gateway.config.http_limits import HttpLimits
 from gateway.config.load import ConfigError, read_api_key
 from gateway.server.auth.client_keys import hash_key
 from gateway.server.runtime import memory
-from tests.server.bench import (
-    DELTA,
-    DONE,
-    STREAM_HEAD,
-    Exchange,
-    answer,
-    chunk,
-    eventually,
-    get,
-    post,
-    sends,
-)
+from tests.server.bench import DELTA, DONE, STREAM_HEAD, Exchange, answer, chunk, eventually, get, post, sends
 from tests.server.mcp_bench import answers, call, settings, tell, tool_server
 
 KEYS = [{"name": "a", "key_hashes": [hash_key("sesame")]}]
@@ -134,10 +123,9 @@ async def test_proxies_are_told_not_to_hold_events_back(start):
 @pytest.mark.parametrize(("code", "length"), [(204, None), (304, b"7"), (200, b"0")])
 async def test_a_204_has_no_length(start, code, length):
     """RFC 9110 §8.6; a 304 may have that of what it stands for."""
-    bench = await start()
-    client = await bench.connect()
     stated = length or b"7"
-    bench.backend.script = sends(b"HTTP/1.1 %d X\r\nContent-Length: %s\r\n\r\n" % (code, stated))
+    bench = await start(script=sends(b"HTTP/1.1 %d X\r\nContent-Length: %s\r\n\r\n" % (code, stated)))
+    client = await bench.connect()
     for _ in range(2):
         response = await client.ask(post())
         assert (response.status, response.get(b"content-length")) == (code, length)

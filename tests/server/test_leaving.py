@@ -54,8 +54,7 @@ async def late_connection(listener):
 
 
 async def test_what_takes_too_long_is_cut(start):
-    bench = await start(server={"drain_s": 0.2})
-    bench.backend.script = sends(STREAM_HEAD + chunk(DELTA), then="hang")
+    bench = await start(server={"drain_s": 0.2}, script=sends(STREAM_HEAD + chunk(DELTA), then="hang"))
     client = await bench.send(post())
     await client.reader.readuntil(DELTA)
     await bench.gateway.leaving.drain()

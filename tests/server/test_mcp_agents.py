@@ -38,10 +38,9 @@ async def run(agent: Agent, gateway_url: str, directory: Path) -> str:
 async def test_its_calls_are_known_and_made_once(start: Any, tmp_path: Path, agent: Agent) -> None:
     await installed(KIT, tmp_path)
     async with sdk_server(tmp_path) as server:
-        bench = await start(mcp=[{"name": "tools", "url": server.url}])
         steps: list[Calls] = [[{"path": "first"}], READS, [{"path": "x", "takes_s": 0.0}, {"path": "y"}]]
         model = ScriptedModel("read", steps)
-        bench.backend.script = model.script
+        bench = await start(mcp=[{"name": "tools", "url": server.url}], script=model.script)
         said = await run(agent, f"http://127.0.0.1:{bench.gateway.listener.port}", tmp_path)
         print(said)
         assert model.brought == 3, said

@@ -94,7 +94,6 @@ async def test_a_request_goes_where_the_brain_says(picked):
 @pytest.mark.parametrize("duplex", [False, True])
 async def test_an_answer_goes_by_in_pieces_and_the_brain_sees_it(picked, duplex):
     ways = {"request_body": "FULL_DUPLEX_STREAMED", "response_body": "FULL_DUPLEX_STREAMED"} if duplex else {}
-    bench = await picked(ways=ways)
     go_on, sent = asyncio.Event(), []
 
     async def script(exchange):
@@ -103,8 +102,7 @@ async def test_an_answer_goes_by_in_pieces_and_the_brain_sees_it(picked, duplex)
         await go_on.wait()
         await exchange.send(chunk(DELTA) + chunk(DONE) + b"0\r\n\r\n")
 
-    for backend in bench.backends:
-        backend.script = script
+    bench = await picked(ways=ways, script=script)
     large = json.dumps(
         {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x" * 200_000}]}
     )
@@ -328,8 +326,7 @@ async def test_who_may_not_go_on_waits_and_no_longer_than_is_said(picked):
 
 
 async def test_a_client_that_leaves_while_it_waits_is_forgotten(picked):
-    bench = await picked(replicas=1, admission=ONE_AT_A_TIME)
-    bench.backend.script = sends(b"", then="hang")
+    bench = await picked(replicas=1, admission=ONE_AT_A_TIME, script=sends(b"", then="hang"))
     first = await bench.arrive(post(headers=b"x-turnpike-session: one\r\n"))
     second = await bench.send(post(headers=b"x-turnpike-session: two\r\n"))
     await eventually(lambda: len(bench.brain.waiting_room) == 1)
@@ -344,9 +341,7 @@ async def test_a_client_that_leaves_while_it_waits_is_forgotten(picked):
 
 @pytest.mark.parametrize("then", ["close", "reset"])
 async def test_an_engine_that_dies_in_the_midst_cuts_the_answer(picked, then):
-    bench = await picked()
-    for backend in bench.backends:
-        backend.script = sends(STREAM_HEAD + chunk(DELTA), then=then)
+    bench = await picked(script=sends(STREAM_HEAD + chunk(DELTA), then=then))
     told = await bench.ask(post())
     # As long as Envoy holds the head back, it answers by itself.
     assert (not told.is_whole and told.body in (b"", DELTA)) or told.status in (502, 503)
@@ -354,9 +349,7 @@ async def test_an_engine_that_dies_in_the_midst_cuts_the_answer(picked, then):
 
 
 async def test_a_client_that_leaves_in_the_midst_ends_the_request(picked):
-    bench = await picked()
-    for backend in bench.backends:
-        backend.script = sends(STREAM_HEAD + chunk(DELTA), then="hang")
+    bench = await picked(script=sends(STREAM_HEAD + chunk(DELTA), then="hang"))
     client = await bench.send(post())
     await client.reader.readuntil(DELTA)
     client.reset()
@@ -374,7 +367,6 @@ async def test_without_a_picker_envoy_does_as_it_was_told(picked, fails_open, st
 @pytest.mark.parametrize(("fails_open", "statuses"), [(True, {200}), (False, {500, 504})])
 async def test_a_wait_beyond_envoys_own_patience_ends(picked, fails_open, statuses):
     ways = {"fails_open": fails_open, "message_timeout_s": 0.3}
-    bench = await picked(replicas=1, admission=ONE_AT_A_TIME, ways=ways)
     release = asyncio.Event()
 
     async def script(exchange):
@@ -382,7 +374,7 @@ async def test_a_wait_beyond_envoys_own_patience_ends(picked, fails_open, status
             await release.wait()
         await exchange.send(answer())
 
-    bench.backend.script = script
+    bench = await picked(replicas=1, admission=ONE_AT_A_TIME, ways=ways, script=script)
     first = asyncio.create_task(bench.ask(post(headers=b"x-turnpike-session: one\r\n")))
     await eventually(lambda: bench.backend.seen)
     told = await bench.ask(post(headers=b"x-turnpike-session: two\r\nx-own: 1\r\n"))
@@ -393,9 +385,7 @@ async def test_a_wait_beyond_envoys_own_patience_ends(picked, fails_open, status
 
 
 async def test_a_stopped_session_ends_in_the_midst(picked):
-    bench = await picked()
-    for backend in bench.backends:
-        backend.script = sends(STREAM_HEAD + chunk(DELTA), then="hang")
+    bench = await picked(script=sends(STREAM_HEAD + chunk(DELTA), then="hang"))
     client = await bench.send(post(headers=b"x-turnpike-session: mine\r\n"))
     await client.reader.readuntil(DELTA)
     (live,) = bench.gateway.driver.tickets.values()

@@ -124,7 +124,6 @@ async def test_what_is_kept_is_bounded(start):
 
 async def test_the_brain_has_the_prompt_of_the_next_agent_computed(start):
     """Who plans under one system prompt, and reads what tools found under another one."""
-    bench = await start(prefill_ahead=ON | {"least_s": 0.0})
     plans, reads, asked, moments = chat_stream(), chat_stream(), [], []
 
     async def script(exchange: Exchange) -> None:
@@ -136,7 +135,7 @@ async def test_the_brain_has_the_prompt_of_the_next_agent_computed(start):
         for piece in plans if body["messages"][0]["content"] == "You plan." else reads:
             await exchange.send(piece)
 
-    bench.backend.script = script
+    bench = await start(prefill_ahead=ON | {"least_s": 0.0}, script=script)
     take = bench.gateway.driver._on_records
 
     def watch(records: list[Any]) -> None:
@@ -160,7 +159,6 @@ async def test_the_brain_has_the_prompt_of_the_next_agent_computed(start):
 async def test_its_connection_is_closed_before_a_turn_of_others_has_begun_to_be_answered(start):
     """Where all requests are alike to an engine: it stops computing what nobody listens to. Behind that turn
     the prompt goes ahead again."""
-    bench = await start(prefill_ahead=ON | {"least_s": 0.0})
     gone, asked = asyncio.Event(), []
 
     async def script(exchange: Exchange) -> None:
@@ -178,7 +176,7 @@ async def test_its_connection_is_closed_before_a_turn_of_others_has_begun_to_be_
         else:
             await exchange.send(answer())
 
-    bench.backend.script = script
+    bench = await start(prefill_ahead=ON | {"least_s": 0.0}, script=script)
     for number in range(4):
         of = f"s-{number}"
         assert (await bench.ask(turn(ASKS, system="You plan.", session=of))).status == 200

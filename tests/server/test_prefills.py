@@ -6,13 +6,7 @@ import json
 import pytest
 
 from tests.server.bench import Exchange, answer, eventually, hangs, post, sends
-from tests.server.prefills_bench import (
-    ASKS,
-    RESULT,
-    said_plainly,
-    started,
-    turn,
-)
+from tests.server.prefills_bench import ASKS, RESULT, said_plainly, started, turn
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,7 @@ async def test_a_decision_that_fails_costs_no_answer(start, monkeypatch, caplog)
 
 async def test_a_client_that_a_backend_told_when_to_come_is_expected_then(start):
     """Of several failed twins, the one that is due is retried."""
-    bench = await start()
-    bench.backend.script = sends(b"HTTP/1.1 429 No\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n")
+    bench = await start(script=sends(b"HTTP/1.1 429 No\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n"))
     assert (await bench.ask(post())).status == 429
     _assert_due(bench, 7)
 

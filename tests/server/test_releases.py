@@ -40,8 +40,7 @@ def sessions(bench) -> int:
     ids=["header", "turnpike", "program_id", "session_id"],
 )
 async def test_a_session_ends_at_once_by_the_id_that_its_turns_stated(start, path, headers, fields):
-    bench = await start(tenants=TENANTS)
-    bench.backend.script = sends(completion())
+    bench = await start(tenants=TENANTS, script=sends(completion()))
     first = await bench.ask(turn(headers=headers, **fields))
     told = await bench.ask(release(path=path))
     assert told.status == 200
@@ -52,16 +51,14 @@ async def test_a_session_ends_at_once_by_the_id_that_its_turns_stated(start, pat
 
 
 async def test_a_session_that_states_no_id_ends_by_that_of_its_receipt(start):
-    bench = await start(tenants=TENANTS)
-    bench.backend.script = sends(completion())
+    bench = await start(tenants=TENANTS, script=sends(completion()))
     own = (await bench.ask(turn())).get(b"x-turnpike-session").decode()
     assert (await bench.ask(release(own, "b"))).json()["released"] is False
     assert (await bench.ask(release(own))).json()["released"] is True and sessions(bench) == 0
 
 
 async def test_another_tenant_s_session_goes_on_and_so_does_the_rollout(start):
-    bench = await start(tenants=TENANTS)
-    bench.backend.script = sends(completion())
+    bench = await start(tenants=TENANTS, script=sends(completion()))
     await bench.ask(turn("a", program_id="x"))
     for asked in (release("x", "b"), release("unknown"), release("x" * 256)):
         told = await bench.ask(asked)
@@ -80,8 +77,7 @@ async def test_another_tenant_s_session_goes_on_and_so_does_the_rollout(start):
 
 
 async def test_a_sub_agent_s_release_does_not_end_the_session_that_began_it(start):
-    bench = await start()
-    bench.backend.script = sends(completion())
+    bench = await start(script=sends(completion()))
     await bench.ask(turn(headers=b"x-dynamo-session-id: x\r\n"))
     child = b"x-dynamo-session-id: child\r\nx-dynamo-parent-session-id: x\r\n"
     await bench.ask(turn(headers=child, task="help"))
@@ -90,8 +86,7 @@ async def test_a_sub_agent_s_release_does_not_end_the_session_that_began_it(star
 
 
 async def test_an_id_that_several_runs_share_ends_them_all(start):
-    bench = await start()
-    bench.backend.script = sends(completion())
+    bench = await start(script=sends(completion()))
     shared: dict[str, Any] = {"program_id": "x", "tools": [{"type": "function", "function": {"name": "f"}}]}
     for number in range(3):
         await bench.ask(turn(task=f"task {number}", **shared))

@@ -13,6 +13,7 @@ from gateway.server.auth.client_keys import hash_key
 from gateway.server.http.listener import Listener
 from gateway.upstream.health_probes import HealthChecks
 from tests.server.bench import answer, bearer, eventually, get, listing, pauses, post, sends
+from tests.wire.shapes import assistant, result, user
 
 A, B = "tp-team-a", "tp-team-b"
 RELOAD, DIFF = b"/turnpike/settings/reload", b"/turnpike/settings/diff"
@@ -23,12 +24,8 @@ def tenant(name: str, *keys: str, **more) -> dict:
 
 
 def ask_control(path: bytes, body: bytes = b"", headers: bytes = b"") -> bytes:
-    return b"POST %s HTTP/1.1\r\nHost: gw\r\n%sContent-Length: %d\r\n\r\n%s" % (
-        path,
-        headers,
-        len(body),
-        body,
-    )
+    head = b"POST %s HTTP/1.1\r\nHost: gw\r\n" % path
+    return b"%s%sContent-Length: %d\r\n\r\n%s" % (head, headers, len(body), body)
 
 
 async def reload(bench, status: int = 200, headers: bytes = b""):
@@ -52,34 +49,22 @@ async def test_tenants_and_keys_come_and_go_at_once_also_on_open_connections(sta
 
 
 async def test_sessions_are_kept(start):
-    bench = await start()
-    call = {
-        "id": "call_f81d4fae7dec11d0a765",
-        "type": "function",
-        "function": {"name": "ls", "arguments": "{}"},
-    }
-    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    message = assistant("call_f81d4fae7dec11d0a765", text=None)
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
-    bench.backend.script = sends(answer(json.dumps({"id": "1", "choices": [choice]}).encode()))
+    bench = await start(script=sends(answer(json.dumps({"id": "1", "choices": [choice]}).encode())))
     first = await bench.ask(post())
     bench.settings["server"]["shutdown_delay_s"] = 0.0
     bench.settings["pools"][0]["models"] = ["m"]
     await reload(bench)
-    told = [
-        {"role": "user", "content": "hi"},
-        message,
-        {"role": "tool", "tool_call_id": "call_f81d4fae7dec11d0a765", "content": "a"},
-    ]
+    told = [user("hi"), message, result("call_f81d4fae7dec11d0a765")]
     second = await bench.ask(post(json.dumps({"model": "m", "messages": told}).encode()))
     assert second.get(b"x-turnpike-session") == first.get(b"x-turnpike-session") is not None
     assert bench.gateway._config.server.shutdown_delay_s == 0.0
 
 
 async def test_replicas_come_and_go_while_a_request_runs(start):
-    bench = await start(replicas=2)
     may_end = asyncio.Event()
-    for backend in bench.backends:
-        backend.script = pauses(b"", may_end, answer())
+    bench = await start(replicas=2, script=pauses(b"", may_end, answer()))
     late = await bench.another()
     asking = asyncio.ensure_future(bench.ask(post()))
     await eventually(lambda: bench.backends[0].seen or bench.backends[1].seen)
@@ -309,8 +294,6 @@ async def held(bench, may_ask: asyncio.Event) -> tuple[int, int]:
 async def test_reloads_under_load_fail_no_request_and_leave_nothing_behind(start, times):
     bench = await start(replicas=2, core={"no_replica_wait_s": 10.0}, upstream={"idle_connection_s": 0.2})
     extra = await bench.another()
-    for backend in bench.backends:
-        backend.script = sends(answer())
     pool = bench.settings["pools"][0]
     pool["replicas"] = [{**each, "name": f"set-{n}"} for n, each in enumerate(pool["replicas"])]
     await reload(bench)

@@ -268,9 +268,8 @@ async def test_the_limits_hold_for_bodies_that_come_apart(start, limits, status)
 
 @pytest.mark.parametrize("kind", [BodyObserver, StreamObserver])
 async def test_an_answer_is_on_its_way_before_it_is_looked_at(start, monkeypatch, kind):
-    bench = await start()
     data = answer() if kind is BodyObserver else STREAM_HEAD + chunk(DELTA) + chunk(DONE) + b"0\r\n\r\n"
-    bench.backend.script = sends(data)
+    bench = await start(script=sends(data))
     loop = asyncio.get_running_loop()
     arrived = []
     with socket.socket() as client:

@@ -1,6 +1,7 @@
 """Two pickers before one Redis: a stream is answered by the one that has its session."""
 
 import asyncio
+import contextlib
 
 import grpc
 import grpc.aio
@@ -32,26 +33,26 @@ async def two(request, store_url, begin, peer_tls, monkeypatch):
     shared = {"url": store_url, "deadline_ms": 1000, **(peer_tls if speaks_tls else {})}
     benches = [await begin(fleet_secret=b"s" * 32, shared=shared) for _ in range(2)]
     await eventually(lambda: all(len(each.gateway._peers.alive) == 1 for each in benches))
-    async with benches[0].channel() as channel:
-        stream = ask(channel)
-        await place(stream)
+    async with placed(benches[0]) as stream:
         home = next(each for each in benches if each.brain.live)
         stream.cancel()
         await eventually(lambda: not home.brain.live)
     return home, next(each for each in benches if each is not home)
 
 
-async def place(stream):
-    await said(stream, headers("request_headers", MINE))
-    assert (await said(stream, body("request_body", CHAT))).request_body.response.clear_route_cache
+@contextlib.asynccontextmanager
+async def placed(bench):
+    async with bench.channel() as channel:
+        stream = ask(channel)
+        await said(stream, headers("request_headers", MINE))
+        assert (await said(stream, body("request_body", CHAT))).request_body.response.clear_route_cache
+        yield stream
 
 
 @pytest.mark.parametrize("two", [False, True], indirect=True, ids=["clear", "tls"])
 async def test_the_whole_stream_passes(two):
     home, other = two
-    async with other.channel() as channel:
-        stream = ask(channel)
-        await place(stream)
+    async with placed(other) as stream:
         assert home.brain.live and not other.brain.live and not other.gateway.listener.budget.used
         answered = (await said(stream, headers("response_headers"))).response_headers.response
         names = [each.header.key for each in answered.header_mutation.set_headers]
@@ -83,9 +84,7 @@ async def test_a_stream_of_both_directions_passes_with_its_trailers(two):
 
 async def test_who_leaves_has_left_where_it_is_decided(two):
     home, other = two
-    async with other.channel() as channel:
-        stream = ask(channel)
-        await place(stream)
+    async with placed(other) as stream:
         assert home.brain.live
         stream.cancel()
         await eventually(lambda: not home.brain.live)
@@ -94,18 +93,14 @@ async def test_who_leaves_has_left_where_it_is_decided(two):
 async def test_without_the_other_it_is_decided_here(two):
     home, other = two
     await home.gateway._picker.stop(0.0)
-    async with other.channel() as channel:
-        stream = ask(channel)
-        await place(stream)
+    async with placed(other) as stream:
         assert other.brain.live and other.gateway._peers.unreached
         await leave(stream)
 
 
 async def test_a_picker_that_stops_in_the_midst_cuts_what_is_passed_to_it(two):
     home, other = two
-    async with other.channel() as channel:
-        stream = ask(channel)
-        await place(stream)
+    async with placed(other) as stream:
         await home.gateway._picker.stop(0.0)
         assert await stream.code() is grpc.StatusCode.UNAVAILABLE
 

@@ -173,7 +173,6 @@ async def test_nothing_of_a_refused_request_is_kept(start):
     client = await bench.send(posted(CODING, body=chunk(b"x" * 10_000) + b"nonsense\r\n"))
     assert (await client.receive()).status == 400
     await eventually(lambda: bench.gateway.listener.budget.used == 0)
-    bench.backend.script = sends(answer())
     client.send(SECOND)
     client.close()
     await eventually(lambda: bench.gateway.listener.connection_count == 0)
@@ -203,8 +202,7 @@ COMPLAINT = b'{"error":{"message":"not today" , "code":400}}'
     ids=lambda body: repr(body[:20]),
 )
 async def test_what_cannot_be_read_is_the_backends_to_judge(start, path, body):
-    bench = await start(server={"debug_headers": False})
-    bench.backend.script = sends(answer(COMPLAINT, b"400 Bad Request"))
+    bench = await start(server={"debug_headers": False}, script=sends(answer(COMPLAINT, b"400 Bad Request")))
     response = await bench.ask(post(body, path))
     assert response.status == 400 and response.body == COMPLAINT
     assert bench.backend.seen[0].body == body

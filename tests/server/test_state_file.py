@@ -15,14 +15,20 @@ T, OTHER = TenantId("t"), TenantId("other")
 A, B = Residence(ReplicaId("a"), None), Residence(ReplicaId("b"), None)
 
 
-def residence(max_ids=10):
-    return StateResidence(StateResidenceConfig(max_state_ids=max_ids))
+def opened(path, max_ids=10):
+    homes = StateResidence(StateResidenceConfig(max_state_ids=max_ids))
+    return homes, StateFile(str(path), homes, max_ids=max_ids)
+
+
+async def read_again(path, max_ids=10):
+    homes, file = opened(path, max_ids)
+    await file.close()
+    return homes
 
 
 async def test_what_was_learned_is_known_again_and_to_its_tenant_alone(tmp_path):
     path = tmp_path / "state"
-    homes = residence()
-    file = StateFile(str(path), homes, max_ids=10)
+    homes, file = opened(path)
     homes.learn(T, "resp_1", A)
     homes.learn(T, "resp_1", A)
     homes.learn(T, "resp_2", A)
@@ -31,49 +37,42 @@ async def test_what_was_learned_is_known_again_and_to_its_tenant_alone(tmp_path)
     await file.close()
     assert path.stat().st_mode & 0o777 == 0o600
     assert len(path.read_bytes().splitlines()) == 3 and b"resp" not in path.read_bytes()
-    again = residence()
-    await StateFile(str(path), again, max_ids=10).close()
+    again = await read_again(path)
     assert again.find(T, "resp_1") == A and again.find(T, "resp_2") == B
     assert again.find(OTHER, "resp_1") is None and again.find(TenantId("tr"), "esp_1") is None
 
 
 async def test_a_line_that_is_not_whole_says_nothing(tmp_path):
     path = tmp_path / "state"
-    homes = residence()
-    file = StateFile(str(path), homes, max_ids=10)
+    homes, file = opened(path)
     homes.learn(T, "resp_1", A)
     homes.learn(T, "resp_2", Residence(ReplicaId("replica-12"), None))
     await file.close()
     path.write_bytes(b"nonsense\n" + b"\xff" * 5000 + b"\n" + path.read_bytes()[:-2])
-    again = residence()
-    file = StateFile(str(path), again, max_ids=10)
+    again, file = opened(path)
     assert again.find(T, "resp_1") == A
     assert again.find(T, "resp_2") is None, "not on replica-1"
     again.learn(T, "resp_3", B)
     await file.close()
-    third = residence()
-    await StateFile(str(path), third, max_ids=10).close()
+    third = await read_again(path)
     assert third.find(T, "resp_1") == A and third.find(T, "resp_3") == B
 
 
 async def test_the_file_is_bounded(tmp_path):
     path = tmp_path / "state"
-    homes = residence(max_ids=5)
-    file = StateFile(str(path), homes, max_ids=5)
+    homes, file = opened(path, max_ids=5)
     for number in range(100):
         homes.learn(T, f"resp_{number}", A)
         await file.flush()
         assert len(path.read_bytes().splitlines()) <= 10
     await file.close()
-    again = residence(max_ids=5)
-    await StateFile(str(path), again, max_ids=5).close()
+    again = await read_again(path, max_ids=5)
     assert [number for number in range(100) if again.find(T, f"resp_{number}")] == [95, 96, 97, 98, 99]
 
 
 async def test_a_disk_that_fails_loses_nothing_once_it_works(tmp_path):
     path = tmp_path / "state"
-    homes = residence()
-    file = StateFile(str(path), homes, max_ids=10)
+    homes, file = opened(path)
     homes.learn(T, "resp_1", A)
     path.unlink()
     path.mkdir()
@@ -81,8 +80,7 @@ async def test_a_disk_that_fails_loses_nothing_once_it_works(tmp_path):
         await file.flush()
     path.rmdir()
     await file.close()
-    again = residence()
-    await StateFile(str(path), again, max_ids=10).close()
+    again = await read_again(path)
     assert again.find(T, "resp_1") == A
 
 

@@ -75,14 +75,13 @@ async def test_a_turn_without_an_answer_is_refused_and_its_engine_let_go(start):
 
 
 async def test_an_answer_that_has_begun_is_cut(start):
-    bench = await start()
 
     async def streams(exchange: Exchange) -> None:
         await exchange.send(STREAM_HEAD + chunk(b"data: %s\n\n" % DELTA))
         await exchange.reader.read(1)
         exchange.close()
 
-    bench.backend.script = streams
+    bench = await start(script=streams)
     client = await bench.send(of(b"wild", STREAMED))
     await client.reader.readuntil(DELTA)
     await bench.control(control(newest(bench)))

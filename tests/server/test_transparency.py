@@ -9,13 +9,12 @@ from tests.server.bench import CHAT, answer, eventually, get, listing, post, sen
 
 
 async def test_headers_to_the_client_keep_order_case_and_repetitions(start):
-    bench = await start()
     raw = b"sEt-CoOkIe: a=1\r\nX-Odd:  two  words\r\nSet-Cookie: b=2\r\nDate: then\r\n"
     raw += b"Server: uvicorn\r\nX-Empty:\r\n"
     per_hop = (
         b"Connection: keep-alive, X-Named\r\nX-Named: 1\r\nKeep-Alive: timeout=5\r\nProxy-Connection: x\r\n"
     )
-    bench.backend.script = sends(answer(headers=raw + per_hop))
+    bench = await start(script=sends(answer(headers=raw + per_hop)))
     response = await bench.ask(post())
     assert [h for h in response.headers if not h[0].startswith(b"x-turnpike")] == [
         (b"Content-Type", b"application/json"),
@@ -78,8 +77,7 @@ async def test_receipts(start, is_on):
 
 async def test_one_pools_models_are_passed_on_byte_for_byte(start):
     odd = b'{ "data" : [ {"id":"m"} ],\n "object":"list", "extra": 1e3 }'
-    bench = await start(pools=[{"backends": 1, "listing": odd}])
-    bench.backend.script = sends(answer(odd))
+    bench = await start(pools=[{"backends": 1, "listing": odd}], script=sends(answer(odd)))
     assert (await bench.ask(get(b"/v1/models"))).body == odd
 
 

@@ -11,15 +11,7 @@ from aiohttp import web
 from gateway.domain import records as rec
 from tests.server.bench import Backend, answer, bearer, eventually, get, listing, post, sends
 from tests.server.test_auth import ALICE, BACKEND_KEY, BOB, ENVIRON, POOL, TENANTS
-from tests.server.tunnels import (
-    KEY,
-    agrees,
-    echo,
-    handshake,
-    none_left,
-    open_tunnel,
-    switched,
-)
+from tests.server.tunnels import KEY, agrees, echo, handshake, none_left, open_tunnel, switched
 
 RESPONSES = b"/v1/responses"
 TAKER = [{"backends": 1, "replica": {"responses_websocket": True}}]
@@ -41,8 +33,7 @@ def records_of(bench) -> list[rec.Record]:
 
 
 async def test_bytes_pass_both_ways_as_they_are(start):
-    bench = await start()
-    bench.backend.script = agrees(echo)
+    bench = await start(script=agrees(echo))
     client = await open_tunnel(bench)
     for data in (b"\x81\x85\x01\x02\x03\x04hello", b"no frame at all\r\n\r\n", os.urandom(3_000_000)):
         client.send(data)
@@ -53,9 +44,8 @@ async def test_bytes_pass_both_ways_as_they_are(start):
 
 
 async def test_the_handshake_is_the_clients_and_so_is_the_answer(start):
-    bench = await start()
     told = b"Sec-WebSocket-Protocol: realtime\r\nX-Of-Replica: 1\r\n"
-    bench.backend.script = sends(switched(KEY, told), then="hang")
+    bench = await start(script=sends(switched(KEY, told), then="hang"))
     fields = (
         b"Sec-WebSocket-Protocol: realtime\r\nSec-WebSocket-Extensions: permessage-deflate\r\nX-Own: 1\r\n"
     )
@@ -76,7 +66,6 @@ async def test_the_handshake_is_the_clients_and_so_is_the_answer(start):
 
 
 async def test_nothing_leaves_before_the_replica_has_switched_and_nothing_is_lost(start):
-    bench = await start()
     may_switch, came = asyncio.Event(), bytearray()
 
     async def script(exchange) -> None:
@@ -87,7 +76,7 @@ async def test_nothing_leaves_before_the_replica_has_switched_and_nothing_is_los
         came.extend(await early)
         await exchange.until_left()
 
-    bench.backend.script = script
+    bench = await start(script=script)
     client = await bench.send(handshake() + b"behind the ")
     client.send(b"handshake")
     await asyncio.sleep(0.1)
@@ -114,9 +103,8 @@ async def test_a_request_behind_the_handshake_is_none(start, is_switched):
 
 @pytest.mark.parametrize("status", [b"400 Bad Request", b"404 Not Found", b"200 OK", b"503 Busy"])
 async def test_any_other_answer_is_an_ordinary_one(start, status):
-    bench = await start()
+    bench = await start(script=sends(answer(b'{"detail":"no"}', status=status, headers=b"X-Own: 1\r\n")))
     records = records_of(bench)
-    bench.backend.script = sends(answer(b'{"detail":"no"}', status=status, headers=b"X-Own: 1\r\n"))
     response = await bench.ask(handshake())
     assert response.first_line == b"HTTP/1.1 " + status and response.body == b'{"detail":"no"}'
     assert response.get(b"x-own") == b"1" and response.get(b"connection") == b"close"
@@ -138,15 +126,13 @@ OTHER = {
 
 @pytest.mark.parametrize("told", OTHER.values(), ids=OTHER)
 async def test_a_replica_that_switches_to_something_else_is_a_502(start, told):
-    bench = await start()
-    bench.backend.script = sends(told, then="hang")
+    bench = await start(script=sends(told, then="hang"))
     response = await bench.ask(handshake())
     assert response.status == 502 and response.json()["error"]["code"] == "upstream_broken"
 
 
 async def test_nobody_switches_without_being_asked(start):
-    bench = await start()
-    bench.backend.script = sends(switched(KEY), then="hang")
+    bench = await start(script=sends(switched(KEY), then="hang"))
     assert (await bench.ask(post())).status == 502
     plain = handshake().replace(b"Connection: Upgrade\r\n", b"")
     assert (await bench.ask(plain)).status == 502, "without Connection it is a plain request"
@@ -234,18 +220,15 @@ async def test_responses_are_a_426_at_once(start, path):
 
 async def test_where_each_tenant_has_a_salt_they_are_a_426_too(start):
     """None can be put into their messages."""
-    bench = await start(pools=TAKER, hints={"cache_salt_secret": "0123456789abcdef"})
-    bench.backend.script = agrees()
+    bench = await start(pools=TAKER, hints={"cache_salt_secret": "0123456789abcdef"}, script=agrees())
     assert (await bench.ask(handshake(RESPONSES))).status == 426 and not bench.backend.seen
 
 
 async def test_they_go_to_the_replicas_that_take_them(start):
     pools = [{"name": "a", "backends": 2}, {"name": "b", "backends": 1}]
-    bench = await start(pools=pools)
+    bench = await start(pools=pools, script=agrees())
     one, two, other = bench.backends
     other.models = listing("n")
-    for backend in bench.backends:
-        backend.script = agrees()
     assert (await bench.ask(handshake(RESPONSES))).status == 426
     pool = bench.settings["pools"][0]
     pool["replicas"][1]["responses_websocket"] = True
@@ -274,9 +257,7 @@ async def test_found_replicas_take_them_if_their_discovery_says_so(start, tmp_pa
 
 async def test_of_several_pools_the_query_names_the_model(start):
     pools = [{"name": name, "backends": 1, "listing": listing(f"{name} x")} for name in ("a", "b")]
-    bench = await start(pools=pools)
-    for backend in bench.backends:
-        backend.script = agrees()
+    bench = await start(pools=pools, script=agrees())
     await open_tunnel(bench, handshake(b"/v1/realtime?a=1&model=b+x"))
     assert len(bench.backends[1].seen) == 1
     await open_tunnel(bench)
@@ -311,8 +292,7 @@ async def test_a_page_in_a_browser_gets_none_where_no_key_is_required(start):
 
 
 async def test_a_library_that_states_the_address_it_connects_to_is_no_page(start):
-    bench = await start()
-    bench.backend.script = agrees(echo)
+    bench = await start(script=agrees(echo))
     for origin, host in (
         (b"https://gw", b"gw"),  # a name that may lead here today
         (b"http://127.0.0.1:8080", b"127.0.0.1:9000"),
@@ -333,8 +313,7 @@ async def test_a_tool_server_gets_none(start):
 
 
 async def test_the_clients_key_stays_here_and_the_replicas_is_put_in(start):
-    bench = await start(tenants=TENANTS, pools=POOL, environ=ENVIRON)
-    bench.backend.script = agrees(echo)
+    bench = await start(tenants=TENANTS, pools=POOL, environ=ENVIRON, script=agrees(echo))
     assert (await bench.ask(handshake())).status == 401
     assert (await bench.ask(handshake(headers=bearer("wrong")))).status == 401
     assert (await bench.ask(handshake(b"/metrics", bearer(ALICE)))).status == 403
@@ -372,8 +351,7 @@ async def test_who_has_limits_of_tokens_gets_none(start, tmp_path, settings, is_
 
 
 async def test_a_bound_of_turns_counts_it_as_one(start):
-    bench = await start(bounds=[{"name": "short", "turns": 1}])
-    bench.backend.script = agrees()
+    bench = await start(bounds=[{"name": "short", "turns": 1}], script=agrees())
     of_one = handshake(headers=b"x-turnpike-session: s\r\n")
     await open_tunnel(bench, of_one)
     response = await bench.ask(of_one)
@@ -382,8 +360,7 @@ async def test_a_bound_of_turns_counts_it_as_one(start):
 
 async def test_it_takes_a_place_of_its_tenants_sessions(start):
     tenants = [{**each, "quota": {"max_sessions": 1}} for each in TENANTS]
-    bench = await start(tenants=tenants, core={"max_wait_s": 0.1})
-    bench.backend.script = agrees()
+    bench = await start(tenants=tenants, core={"max_wait_s": 0.1}, script=agrees())
     alices = handshake(headers=bearer(ALICE))
     client = await open_tunnel(bench, alices)
     late = await bench.ask(alices)
@@ -395,8 +372,7 @@ async def test_it_takes_a_place_of_its_tenants_sessions(start):
 
 
 async def test_it_takes_a_place_on_its_replica(start):
-    bench = await start(admission={"max_running_per_replica": 1})
-    bench.backend.script = agrees()
+    bench = await start(admission={"max_running_per_replica": 1}, script=agrees())
     client = await open_tunnel(bench)
     waits = await bench.send(handshake())
     await eventually(lambda: len(bench.brain.waiting_room) == 1)
@@ -406,10 +382,8 @@ async def test_it_takes_a_place_on_its_replica(start):
 
 
 async def test_it_is_a_turn_of_a_session_from_which_nothing_is_learned(start):
-    bench = await start(replicas=2)
+    bench = await start(replicas=2, script=agrees(echo))
     records = records_of(bench)
-    for backend in bench.backends:
-        backend.script = agrees(echo)
     client = await open_tunnel(bench, handshake(headers=b"x-turnpike-session: s\r\n"))
     client.writer.write_eof()
     await client.rest()
@@ -425,8 +399,7 @@ async def test_it_is_a_turn_of_a_session_from_which_nothing_is_learned(start):
 
 
 async def test_a_relay_has_them_too(start):
-    bench = await start(server={"mode": "relay"})
-    bench.backend.script = agrees(echo)
+    bench = await start(server={"mode": "relay"}, script=agrees(echo))
     client = await open_tunnel(bench)
     client.send(b"hello")
     assert await client.reader.readexactly(5) == b"hello"
@@ -434,8 +407,7 @@ async def test_a_relay_has_them_too(start):
 
 
 async def test_they_are_counted(start):
-    bench = await start()
-    bench.backend.script = agrees()
+    bench = await start(script=agrees())
     client = await open_tunnel(bench)
     await bench.ask(handshake(RESPONSES))
     told = (await bench.control(get(b"/metrics"))).body.decode()

@@ -80,14 +80,12 @@ async def test_a_replica_that_does_not_read_stops_the_client_and_gets_everything
 
 
 async def test_a_client_that_never_reads_is_cut(start):
-    bench = await start(limits={"client_stall_s": 0.2})
-    records = records_of(bench)
-
     async def floods(exchange: Exchange) -> None:
         while True:
             await exchange.send(PIECE)
 
-    bench.backend.script = agrees(floods)
+    bench = await start(limits={"client_stall_s": 0.2}, script=agrees(floods))
+    records = records_of(bench)
     client = await open_tunnel(bench)
     stop_reading(client.reader)
     await eventually(lambda: outcomes(records) == ["client_left"])
@@ -95,16 +93,14 @@ async def test_a_client_that_never_reads_is_cut(start):
 
 
 async def test_a_replica_that_never_reads_is_cut_and_blamed(start):
-    bench = await start(upstream={"stall_timeout_s": 0.4})
-    records = records_of(bench)
-
     async def never_reads(exchange: Exchange) -> None:
         stop_reading(exchange.reader)
         while True:  # or else the silence would be the reason
             await exchange.send(b"x")
             await asyncio.sleep(0.05)
 
-    bench.backend.script = agrees(never_reads)
+    bench = await start(upstream={"stall_timeout_s": 0.4}, script=agrees(never_reads))
+    records = records_of(bench)
     client = await open_tunnel(bench)
     client.send(PIECE * PIECES)
     await eventually(lambda: outcomes(records) == ["cut"])
@@ -115,9 +111,6 @@ async def test_a_replica_that_never_reads_is_cut_and_blamed(start):
 
 
 async def test_half_a_close_of_the_clients_is_passed_on_and_the_other_half_goes_on(start):
-    bench = await start()
-    records = records_of(bench)
-
     async def answers_behind_it(exchange: Exchange) -> None:
         assert await exchange.reader.read() == b"all of it"
         await exchange.send(b"the ")
@@ -125,7 +118,8 @@ async def test_half_a_close_of_the_clients_is_passed_on_and_the_other_half_goes_
         await exchange.send(b"answer")
         exchange.close()
 
-    bench.backend.script = agrees(answers_behind_it)
+    bench = await start(script=agrees(answers_behind_it))
+    records = records_of(bench)
     client = await open_tunnel(bench)
     client.send(b"all of it")
     client.writer.write_eof()
@@ -169,15 +163,13 @@ async def test_who_leaves_takes_the_replicas_connection_with_it(start, how):
 
 
 async def test_a_replica_that_is_reset_resets_the_client(start):
-    bench = await start()
-    records = records_of(bench)
-
     async def dies(exchange: Exchange) -> None:
         await exchange.send(b"hal")
         await asyncio.sleep(0.05)  # so that what was sent is read before the reset
         exchange.reset()
 
-    bench.backend.script = agrees(dies)
+    bench = await start(script=agrees(dies))
+    records = records_of(bench)
     client = await open_tunnel(bench)
     assert await client.rest() == (b"hal", "reset")
     await eventually(lambda: outcomes(records) == ["cut"])
@@ -196,16 +188,13 @@ async def test_who_leaves_during_the_handshake_takes_the_replicas_with_it(start)
 
 
 async def test_a_replica_that_does_not_answer_the_handshake_is_given_up(start):
-    bench = await start(upstream={"connect_timeout_s": 0.2})
-    bench.backend.script = lambda exchange: exchange.until_left()
+    bench = await start(upstream={"connect_timeout_s": 0.2}, script=lambda exchange: exchange.until_left())
     response = await bench.ask(handshake())
     assert response.status == 504 and response.json()["error"]["code"] == "upstream_timeout"
 
 
 async def test_another_replica_is_asked_for_one_that_is_gone(start):
-    bench = await start(replicas=2)
-    for backend in bench.backends:
-        backend.script = agrees()
+    bench = await start(replicas=2, script=agrees())
     await bench.backends[0].close()
     for _ in range(2):
         await open_tunnel(bench)
@@ -213,9 +202,8 @@ async def test_another_replica_is_asked_for_one_that_is_gone(start):
 
 
 async def test_silence_of_both_ends_it_and_bytes_of_one_do_not(start):
-    bench = await start(upstream={"stall_timeout_s": 0.4})
+    bench = await start(upstream={"stall_timeout_s": 0.4}, script=agrees())
     records = records_of(bench)
-    bench.backend.script = agrees()
     talks, silent = [await open_tunnel(bench) for _ in range(2)]
     for _ in range(10):
         talks.send(b"x")
@@ -239,8 +227,7 @@ async def test_a_session_that_is_stopped_loses_it(start):
 
 
 async def test_one_that_still_waits_is_refused_when_its_session_is_stopped(start):
-    bench = await start()
-    bench.backend.script = lambda exchange: exchange.until_left()
+    bench = await start(script=lambda exchange: exchange.until_left())
     client = await bench.arrive(handshake())
     (session,) = bench.brain.sessions.sessions.newest_first()
     bench.gateway.driver.send(ev.SessionStopped(session.id, 60.0))
@@ -248,8 +235,7 @@ async def test_one_that_still_waits_is_refused_when_its_session_is_stopped(start
 
 
 async def test_during_a_drain_it_goes_on_and_no_other_is_opened(start):
-    bench = await start()
-    bench.backend.script = agrees(echo)
+    bench = await start(script=agrees(echo))
     client, late = await open_tunnel(bench), await bench.connect()
     late.send(handshake()[:20])
     await asyncio.sleep(0.05)  # so that it is read before the drain begins
@@ -266,8 +252,7 @@ async def test_during_a_drain_it_goes_on_and_no_other_is_opened(start):
 
 
 async def test_what_the_end_of_the_drain_cuts(start):
-    bench = await start(server={"drain_s": 0.2})
-    bench.backend.script = agrees(echo)
+    bench = await start(server={"drain_s": 0.2}, script=agrees(echo))
     client = await open_tunnel(bench)
     await bench.gateway.leaving.drain()
     await bench.gateway.stop()
@@ -276,9 +261,7 @@ async def test_what_the_end_of_the_drain_cuts(start):
 
 @pytest.mark.parametrize("how", ["drained", "removed"])
 async def test_a_replica_that_is_to_go_is_left_after_the_time_of_a_drain(start, how):
-    bench = await start(replicas=2, server={"drain_s": 0.3})
-    for backend in bench.backends:
-        backend.script = agrees(echo)
+    bench = await start(replicas=2, server={"drain_s": 0.3}, script=agrees(echo))
     clients = [await open_tunnel(bench) for _ in bench.backends]
     assert all(backend.seen for backend in bench.backends), "one at each"
     if how == "drained":
@@ -297,8 +280,7 @@ async def test_a_replica_that_is_to_go_is_left_after_the_time_of_a_drain(start, 
 
 
 async def test_a_key_that_is_taken_away_ends_it(start):
-    bench = await start(tenants=TENANTS)
-    bench.backend.script = agrees(echo)
+    bench = await start(tenants=TENANTS, script=agrees(echo))
     old, new = [await open_tunnel(bench, handshake(headers=bearer(key))) for key in (ALICE, ALICE + "-new")]
     bench.settings["tenants"] = [
         {**each, "key_hashes": each["key_hashes"][1:]} if each["name"] == "alice" else each
@@ -311,8 +293,7 @@ async def test_a_key_that_is_taken_away_ends_it(start):
 
 
 async def test_a_limit_of_tokens_that_comes_later_ends_it_after_the_time_of_a_drain(start):
-    bench = await start(tenants=TENANTS, server={"drain_s": 0.2})
-    bench.backend.script = agrees(echo)
+    bench = await start(tenants=TENANTS, server={"drain_s": 0.2}, script=agrees(echo))
     client = await open_tunnel(bench, handshake(headers=bearer(ALICE)))
     limited = {**TENANTS[0], "quota": {"tokens_per_minute": 1000}}
     bench.settings["tenants"] = [limited, *TENANTS[1:]]
@@ -321,8 +302,7 @@ async def test_a_limit_of_tokens_that_comes_later_ends_it_after_the_time_of_a_dr
 
 
 async def test_it_counts_among_the_connections(start):
-    bench = await start(limits={"max_connections": 2, "drain_rejected_body_s": 0.1})
-    bench.backend.script = agrees(echo)
+    bench = await start(limits={"max_connections": 2, "drain_rejected_body_s": 0.1}, script=agrees(echo))
     clients = [await open_tunnel(bench) for _ in range(2)]
     late = await bench.connect()
     assert (await late.receive()).status == 503
@@ -332,9 +312,8 @@ async def test_it_counts_among_the_connections(start):
 
 
 async def test_a_bug_of_ours_costs_one_connection(start, monkeypatch):
-    bench = await start()
+    bench = await start(script=agrees(echo))
     bench.may_log_errors = True
-    bench.backend.script = agrees(echo)
     good = await open_tunnel(bench)
     monkeypatch.setattr("gateway.server.proxy.websockets.Tunnel.__init__", lambda *_: 1 / 0)
     assert (await bench.ask(handshake())).status == 500

@@ -70,8 +70,7 @@ async def test_each_key_of_a_tenant_is_told_apart_by_its_name_and_none_is_shown(
     now, keys = datetime.now(UTC), tmp_path / "keys"
     stored = [StoredKey(name=name, tenant="a", hash=hash_key(name), created=now) for name in ("ci-1", "ci-2")]
     keys.write_bytes(b"\n".join(map(msgspec.json.encode, stored)))
-    bench = await start(**{**SETTINGS, "server": {"keys_path": str(keys)}})
-    bench.backend.script = sends(WHOLE)
+    bench = await start(**{**SETTINGS, "server": {"keys_path": str(keys)}}, script=sends(WHOLE))
     both = asks("ci-1").replace(b"\r\n", b"\r\nx-api-key: a\r\n", 1)  # two keys of one tenant
     for asked in (asks("ci-1"), asks("ci-2"), asks("ci-2"), asks("a"), both, asks("nobody's")):
         await bench.ask(asked)
@@ -105,8 +104,7 @@ async def test_what_an_engine_does_not_count_is_estimated_in_a_column_of_its_own
 
 
 async def test_a_table_is_text_to_a_spreadsheet_whatever_a_model_s_name_is(start):
-    bench = await start(**SETTINGS)
-    bench.backend.script = sends(WHOLE)
+    bench = await start(**SETTINGS, script=sends(WHOLE))
     for name in ("=1+1", '+"x",y', "-a;=b", "@c", "m"):
         assert (await bench.ask(asks(model=name))).status == 200
     table = await bench.control(get(PATH, b"Accept: text/csv\r\n"))

@@ -21,28 +21,17 @@ from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.request_parser import HttpRequest
 from gateway.server.proxy.upstream_request import Outbound
 from gateway.upstream.replica import Address, Replica
-from tests.server.bench import (
-    DELTA,
-    DONE,
-    STREAM_HEAD,
-    Exchange,
-    answer,
-    chunk,
-    eventually,
-    post,
-    sends,
-)
+from tests.server.bench import DELTA, DONE, STREAM_HEAD, Exchange, answer, chunk, eventually, post, sends
 from tests.server.test_request_parser import Parser
 
 
 async def test_a_body_counts_until_the_response_has_begun(start):
-    bench = await start(limits={"max_buffered_bytes": 3_000_000})
 
     async def streams(exchange: Exchange) -> None:
         await exchange.send(STREAM_HEAD + chunk(DELTA))
         await exchange.until_left()
 
-    bench.backend.script = streams
+    bench = await start(limits={"max_buffered_bytes": 3_000_000}, script=streams)
     body = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"%s"}]}' % (b"w " * 200_000)
     for _ in range(10):
         client = await bench.send(post(body))
@@ -125,9 +114,8 @@ async def in_pieces(exchange: Exchange) -> None:
     ids=["whole", "stream", "cut", "left"],
 )
 async def test_a_connection_that_ended_dies_without_the_garbage_collector(start, no_collector, script):
-    bench = await start()
+    bench = await start(script=script)
     bench.may_log_errors = True
-    bench.backend.script = script
     dead: list[weakref.ref[ClientConnection]] = []
     for _ in range(10):
         client = await bench.connect()

@@ -272,7 +272,6 @@ async def test_an_answer_that_breaks_off_says_what_came(start, receiver):
 
 
 async def test_a_turn_that_went_elsewhere_says_it(start, receiver):
-    bench = await start(replicas=2, otel={"endpoint": receiver.endpoint, "content": True})
     asked: list[Exchange] = []
 
     async def script(exchange: Exchange) -> None:
@@ -284,8 +283,7 @@ async def test_a_turn_that_went_elsewhere_says_it(start, receiver):
         await asyncio.sleep(0.1)  # that the first one failed gets known meanwhile
         await exchange.send(chunk(DONE) + chunk(b""))
 
-    for backend in bench.backends:
-        backend.script = script
+    bench = await start(replicas=2, otel={"endpoint": receiver.endpoint, "content": True}, script=script)
     await bench.ask(post(json.dumps({**CHAT, "stream": True}).encode()))
     await bench.gateway.stop()
     [chat] = chats(receiver)

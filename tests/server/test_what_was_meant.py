@@ -49,8 +49,7 @@ def test_which_path_was_meant(method, path, instead):
 
 @pytest.mark.parametrize("body", NO_PATHS)
 async def test_a_base_url_with_too_much_or_too_little_is_told_so(start, body):
-    bench = await start()
-    bench.backend.script = sends(answer(body, status=b"404 Not Found"))
+    bench = await start(script=sends(answer(body, status=b"404 Not Found")))
     response = await bench.ask(post(path=b"/chat/completions"))
     error = response.json()["error"]
     assert response.status == 404 and error["code"] == "unknown_path"
@@ -79,8 +78,7 @@ async def test_a_base_url_with_too_much_or_too_little_is_told_so(start, body):
     ],
 )
 async def test_a_backend_that_knows_the_path_is_believed(start, body):
-    bench = await start()
-    bench.backend.script = sends(answer(body, status=b"404 Not Found"))
+    bench = await start(script=sends(answer(body, status=b"404 Not Found")))
     response = await bench.ask(post(path=b"/chat/completions"))
     assert (response.status, response.body) == (404, body)
     bench.backend.script = sends(answer(b"{}"))
@@ -88,9 +86,8 @@ async def test_a_backend_that_knows_the_path_is_believed(start, body):
 
 
 async def test_an_error_that_breaks_off_costs_nobody_else(start):
-    bench = await start()
     broken = b"HTTP/1.1 404 Not Found\r\nContent-Length: 50\r\n\r\nfirst"
-    bench.backend.script = sends(broken, then="close")
+    bench = await start(script=sends(broken, then="close"))
     response = await bench.ask(post(path=b"/v1/v1/completions"))
     assert response.status == 502
     bench.backend.script = sends(answer(b"{}"))

@@ -75,15 +75,7 @@ async def test_one_whose_port_another_program_has_waits_for_it_and_that_is_said_
     taken = socket.create_server(("127.0.0.1", port + 1))
     flags = {"server__listen": "127.0.0.1:0", "server__control": f"127.0.0.1:{port}"}
     settings = config(server__workers=2, **{"shared.url": "redis://127.0.0.1:1"}, **flags)
-    words = [
-        "serve",
-        "--backend",
-        "http://127.0.0.1:1",
-        "--control",
-        f"127.0.0.1:{port}",
-        "--workers",
-        "2",
-    ]
+    words = f"serve --backend http://127.0.0.1:1 --control 127.0.0.1:{port} --workers 2".split()
     with pytest.MonkeyPatch.context() as environ:
         environ.setenv("TURNPIKE_SHARED__URL", "redis://127.0.0.1:1")
         environ.setenv("TURNPIKE_WORKERS_SECRET", "s" * 64)

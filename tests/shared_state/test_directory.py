@@ -46,10 +46,12 @@ class Down(MemoryStore):
 class Gateways:
     """Some gateways on one store, in the order in which they were started."""
 
-    def __init__(self, *names: str, store: MemoryStore | None = None, **how: Any) -> None:
+    def __init__(
+        self, *names: str, store: MemoryStore | None = None, are_busy: bool = False, **how: Any
+    ) -> None:
         self.now_s = 1.0
         self.store = store or MemoryStore(lambda: self.now_s)
-        self.peers = {name: {other: Peer() for other in names if other != name} for name in names}
+        self.peers = {name: {other: Peer(are_busy) for other in names if other != name} for name in names}
         self.brains = {name: recorded_brain(now=0.0, prefix=name, publishes=True) for name in names}
         self.directories = {
             name: Directory(
@@ -71,10 +73,6 @@ class Gateways:
         for name, brain in self.brains.items():
             if name == finder or name != self.hears_nothing:
                 brain.handle(ev.AmbiguousEvidence(tuple(names)), now=self.now_s)
-
-    def all_are_busy(self) -> None:
-        for peers in self.peers.values():
-            peers.update({name: Peer(is_busy=True) for name in peers})
 
     def _knows(self, name: str, tenant: TenantId, facts: RequestFacts) -> bool:
         return self.brains[name].sessions.sessions.knows(tenant, facts, now=self.now_s)
@@ -163,8 +161,7 @@ SHORT = said("Next.", call("call_aaaaaaaaaaaaaaaa"))
 
 @pytest.mark.parametrize("reply", [MADE, said(LONG), SHORT], ids=["both", "an answer", "an id"])
 async def test_what_two_gateways_gave_to_sessions_of_their_own_proves_nothing_at_either(reply):
-    gateways = Gateways("a", "b", "c")
-    gateways.all_are_busy()
+    gateways = Gateways("a", "b", "c", are_busy=True)
     calls = reply.get("tool_calls")
     again = facts_of(*OPENING, reply, result(calls[0]["id"]) if calls else user("And now the tests"))
     twins = {gateways.turn(at, facts_of(*OPENING), reply) for at in "ab"}
@@ -175,8 +172,7 @@ async def test_what_two_gateways_gave_to_sessions_of_their_own_proves_nothing_at
 
 
 async def test_who_was_not_told_of_twins_learns_it_from_the_store():
-    gateways = Gateways("a", "b", "c")
-    gateways.all_are_busy()
+    gateways = Gateways("a", "b", "c", are_busy=True)
     gateways.hears_nothing = "c"
     twins = {gateways.turn(at, facts_of(*OPENING), MADE) for at in "ab"}
     for name in "ab":
@@ -186,8 +182,7 @@ async def test_who_was_not_told_of_twins_learns_it_from_the_store():
 
 
 async def test_what_two_tenants_were_given_at_two_gateways_is_each_ones_own():
-    gateways = Gateways("a", "b")
-    gateways.all_are_busy()
+    gateways = Gateways("a", "b", are_busy=True)
     for at, tenant in [("a", TENANT), ("b", TenantId("other"))]:
         session = gateways.turn(at, facts_of(*OPENING), MADE, tenant=tenant)
         assert gateways.turn(at, facts_of(*SECOND), said("Done."), tenant=tenant) == session
@@ -205,8 +200,7 @@ async def test_what_one_gateway_gave_twice_is_marked_nowhere():
 
 @pytest.mark.parametrize("third", ["a", "b"])
 async def test_a_third_twin_does_not_undo_the_mark(third):
-    gateways = Gateways("a", "b")
-    gateways.all_are_busy()
+    gateways = Gateways("a", "b", are_busy=True)
     for at in ("a", "b", third):
         gateways.turn(at, facts_of(*OPENING), MADE)
     assert marked(gateways) == 2
@@ -225,8 +219,7 @@ async def test_an_id_that_a_client_states_at_two_gateways_still_names_its_sessio
 @pytest.mark.parametrize("text", ["Next.", ""])
 async def test_an_id_that_repeats_elsewhere_leaves_what_a_conversation_proves(text):
     """Its answers were given to it alone; also where what came last was a call and no word."""
-    gateways = Gateways("a", "b")
-    gateways.all_are_busy()
+    gateways = Gateways("a", "b", are_busy=True)
     session = gateways.turn("a", facts_of(*OPENING), MADE)
     last = said(text, call("call_bbbbbbbbbbbbbbbb"))
     third = facts_of(*SECOND, last, result("call_bbbbbbbbbbbbbbbb"))
@@ -238,8 +231,7 @@ async def test_an_id_that_repeats_elsewhere_leaves_what_a_conversation_proves(te
 
 @pytest.mark.parametrize("text", ["Next.", ""])
 async def test_a_twin_that_went_on_before_the_other_began_proves_nothing_at_its_end(text):
-    gateways = Gateways("a", "b")
-    gateways.all_are_busy()
+    gateways = Gateways("a", "b", are_busy=True)
     last = said(text, call("call_bbbbbbbbbbbbbbbb"))
     third = facts_of(*SECOND, last, result("call_bbbbbbbbbbbbbbbb"))
     twins = {
@@ -267,8 +259,7 @@ async def test_evidence_of_a_call_is_there_before_its_answer_has_ended():
 
 
 async def test_what_failed_and_comes_again_finds_its_gateway():
-    gateways = Gateways("a", "b")
-    gateways.all_are_busy()
+    gateways = Gateways("a", "b", are_busy=True)
     gateways.turn("a", facts_of(*OPENING), {}, status=503)
     assert await gateways.goes_to("b", facts_of(*OPENING)) == "a"
 
@@ -304,8 +295,7 @@ async def test_where_the_home_is_busy_a_session_begins_where_it_comes_in():
 
 
 async def test_a_session_that_is_stated_has_one_home_even_if_that_is_busy():
-    gateways = Gateways("a", "b", "c")
-    gateways.all_are_busy()
+    gateways = Gateways("a", "b", "c", are_busy=True)
     homes = set()
     for number in range(30):
         facts = facts_of(*OPENING, session=f"run-{number}")
@@ -316,8 +306,7 @@ async def test_a_session_that_is_stated_has_one_home_even_if_that_is_busy():
 
 
 async def test_all_sessions_of_a_tenant_with_a_quota_are_counted_at_one_gateway():
-    gateways = Gateways("a", "b", "c", with_quotas=[TENANT])
-    gateways.all_are_busy()
+    gateways = Gateways("a", "b", "c", with_quotas=[TENANT], are_busy=True)
     asked = [
         (facts_of(*OPENING, session=f"run-{at}" if at % 2 else None), f"10.0.0.{at}") for at in range(20)
     ]
@@ -399,8 +388,7 @@ async def test_a_retry_of_an_opening_whose_gateway_is_gone_goes_on_with_it():
 
 async def test_a_session_that_was_answered_as_another_is_not_torn_in_two():
     """What it left leads to it alone, also where the other one is taken over first."""
-    gateways = Gateways("a", "b", "c")
-    gateways.all_are_busy()  # so each is taken over where it comes in
+    gateways = Gateways("a", "b", "c", are_busy=True)  # so each is taken over where it comes in
     ids = ["call_aaaaaaaaaaaaaaaa", "call_bbbbbbbbbbbbbbbb"]
     made = [said(LONG, call(each)) for each in ids]
     seconds = [facts_of(*OPENING, each, result(name)) for each, name in zip(made, ids, strict=True)]

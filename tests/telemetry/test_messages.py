@@ -284,21 +284,10 @@ JSON = st.recursive(
 KINDS = st.sampled_from(
     ("text", "image_url", "tool_use", "tool_result", "thinking", "reasoning", "function_call", "x_output", "")
 )
-FIELDS = (
-    *(
-        "role",
-        "name",
-        "text",
-        "content",
-        "thinking",
-        "refusal",
-        "tool_calls",
-        "function",
-        "arguments",
-        "input",
-    ),
-    *("id", "call_id", "tool_call_id", "tool_use_id", "image_url", "source", "url", "output", "summary"),
-)
+FIELDS = """\
+role name text content thinking refusal tool_calls function arguments input id call_id tool_call_id
+tool_use_id image_url source url output summary
+""".split()
 PARTS = st.fixed_dictionaries({}, optional={"type": KINDS | JSON, **dict.fromkeys(FIELDS, JSON)})
 ROLES = st.sampled_from(("user", "assistant", "tool", "system"))
 ITEMS = st.fixed_dictionaries(

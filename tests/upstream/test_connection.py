@@ -105,6 +105,13 @@ class User:
         self.is_last = is_last
 
 
+def asked() -> tuple[UpstreamConnection, Pipe, User]:
+    connection = UpstreamConnection()
+    pipe, user = Pipe(connection), User(connection)
+    user.send()
+    return connection, pipe, user
+
+
 class Looped:
     """`asyncio.get_running_loop` for what needs no more than its clock."""
 
@@ -140,9 +147,7 @@ async def test_what_a_transport_gives_after_it_was_paused_is_read_all_the_same()
 async def test_a_large_body_holds_the_loop_for_a_slice_at_a_time(head):
     """However small its chunks are: others are served between 32 KiB and 32 KiB, as they come on the wire."""
     body = b"1\r\nz\r\n" * 1_000_000 + b"0\r\n\r\n" if head is CHUNKED else b"z" * 1_000_000
-    connection = UpstreamConnection()
-    pipe, user = Pipe(connection), User(connection)
-    user.send()
+    connection, pipe, user = asked()
     connection.data_received(head)
     longest = at = 0
     while not user.is_over:
@@ -157,9 +162,7 @@ async def test_a_large_body_holds_the_loop_for_a_slice_at_a_time(head):
 
 
 async def test_a_read_of_many_chunks_is_taken_in_slices_and_the_replica_is_not_read_meanwhile():
-    connection = UpstreamConnection()
-    pipe, user = Pipe(connection), User(connection)
-    user.send()
+    connection, pipe, user = asked()
     connection.data_received(CHUNKED + b"1\r\nz\r\n" * 40_000)
     sizes = [len(user.body)]
     connection.data_received(b"1\r\ny\r\n0\r\n\r\n")  # as TLS still may
@@ -174,17 +177,13 @@ async def test_a_read_of_many_chunks_is_taken_in_slices_and_the_replica_is_not_r
 
 @pytest.mark.parametrize("is_paused", [False, True])
 async def test_what_was_read_before_the_end_counts_and_what_follows_a_response_is_nobodys(is_paused):
-    connection = UpstreamConnection()
-    pipe, user = Pipe(connection), User(connection)
-    user.send()
+    connection, pipe, user = asked()
     connection.data_received(b"HTTP/1.1 200 OK\r\n\r\n" + b"a" * 100_000)
     if is_paused:
         connection.pause()
     pipe.lose()
     assert user.outcome == "whole" and user.body == b"a" * 100_000
-    connection = UpstreamConnection()
-    pipe, user = Pipe(connection), User(connection)
-    user.send()
+    connection, pipe, user = asked()
     connection.data_received(b"HTTP/1.1 204 No\r\n\r\n" + b"HTTP/1.1 200 OK\r\n\r\n" * 3000)
     assert user.outcome == "whole" and not connection.is_reusable
 
@@ -267,9 +266,7 @@ async def test_a_chunk_that_does_not_end_as_its_size_says_breaks_the_answer():
     ids=["fields", "interim responses", "one field", "a reason"],
 )
 async def test_a_head_is_bounded_in_bytes_and_fields(flood):
-    connection = UpstreamConnection()
-    pipe, user = Pipe(connection), User(connection)
-    user.send()
+    connection, pipe, user = asked()
     for start in range(0, len(flood), 1 << 14):
         connection.data_received(flood[start : start + (1 << 14)])
         assert len(connection._headers) <= 1000

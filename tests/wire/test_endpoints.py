@@ -63,27 +63,14 @@ def test_paths_that_name_stored_things(method, path, state_id, is_replayable):
     assert state_id not in endpoint.name
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/sleep",
-        "/sl%65ep",
-        "/sleep/",
-        "//sleep",
-        "/metrics",
-        "/metrics/anything",
-        "/turnpike/hints",
-        "/turnpike/kv/anything",
-        "/%74urnpike/key",
-        "/v1/load_lora_adapter",
-        "/adapters/mine",
-        "/collective_rpc",
-        "/flush_cache",
-        "/clear_hicache_storage_backend",
-        "/update_weights_from_ipc",
-        "/inference/v1/abort_requests",
-    ],
-)
+CONTROL = """\
+/sleep /sl%65ep /sleep/ //sleep /metrics /metrics/anything /turnpike/hints /turnpike/kv/anything
+/%74urnpike/key /v1/load_lora_adapter /adapters/mine /collective_rpc /flush_cache
+/clear_hicache_storage_backend /update_weights_from_ipc /inference/v1/abort_requests
+""".split()
+
+
+@pytest.mark.parametrize("path", CONTROL)
 @pytest.mark.parametrize("method", ["GET", "POST", "BREW"])
 def test_control_paths_are_known_however_they_are_written(method, path):
     endpoint = classify(method, path)
@@ -95,56 +82,23 @@ def test_harmless_paths_are_not_control(path):
     assert not classify("GET", path).is_control
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "",
-        "*",
-        "v1/models",
-        "//v1/chat/completions",
-        "/v1//chat/completions",
-        "/v1/../metrics",
-        "/v1/./models",
-        "/v1/..",
-        "/..;x=1/metrics",
-        "/%2e%2e/metrics",
-        "/v1/%2E/models",
-        "/v1%2fchat/completions",
-        "/v1\\models",
-        "/v1%5Cmodels",
-        "/health\0",
-        "/health%00",
-        "/health%0d%0a",
-        "/health%7F",
-        "/he alth",
-        "/sleep#/v1/models",
-        "/sleep%23",
-        "/sleep?x",
-        "/sleep%3f",
-        "/sl%2565ep",
-        "/100%",
-        "/%zz",
-        "/v1/models/a%2f..%2fb",
-        "/v1/models/a%2F%2Fb",
-        "/v1/%252e%252e/metrics",
-        "/metrics/..",
-    ],
-)
+AMBIGUOUS = """\
+* v1/models //v1/chat/completions /v1//chat/completions /v1/../metrics /v1/./models /v1/.. /metrics/..
+/..;x=1/metrics /%2e%2e/metrics /v1/%2E/models /v1/%252e%252e/metrics /v1%2fchat/completions
+/v1\\models /v1%5Cmodels /health\0 /health%00 /health%0d%0a /health%7F /sleep#/v1/models /sleep%23
+/sleep?x /sleep%3f /sl%2565ep /100% /%zz /v1/models/a%2f..%2fb /v1/models/a%2F%2Fb
+""".split()
+
+
+@pytest.mark.parametrize("path", ["", "/he alth", *AMBIGUOUS])
 def test_ambiguous_paths(path):
     assert is_ambiguous_path(path)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/",
-        "/v1/chat/completions",
-        "/v1/chat/completions/",
-        "/a..b/.c/...",
-        "/v1/models/meta%2FLlama-3.1",
-        "/%C3%A9",
-    ],
-)
+PLAIN = "/ /v1/chat/completions /v1/chat/completions/ /a..b/.c/... /v1/models/meta%2FLlama-3.1 /%C3%A9"
+
+
+@pytest.mark.parametrize("path", PLAIN.split())
 def test_paths_with_one_meaning(path):
     assert not is_ambiguous_path(path)
 

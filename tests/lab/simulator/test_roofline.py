@@ -7,15 +7,7 @@ from hypothesis import strategies as st
 
 from gateway.config.profiles import load_profile
 from gateway.cost.formula import context_product
-from lab.simulator.engine.roofline import (
-    Batch,
-    Turn,
-    chunks,
-    decode_s,
-    isolated_turn_s,
-    prefill_s,
-    step_s,
-)
+from lab.simulator.engine.roofline import Batch, Turn, chunks, decode_s, isolated_turn_s, prefill_s, step_s
 
 H200 = load_profile("qwen3-coder-30b-a3b@h200")
 DENSE = load_profile("qwen3-14b@h100")
