@@ -27,7 +27,7 @@ from gateway.dashboard.terminal import LineFormatter, Printable
 from gateway.domain.printable import printable
 from gateway.history.service import add_history
 from gateway.server.admin.loaded_secrets import check_references
-from gateway.server.admin.settings import Read, set_log_format, set_log_level
+from gateway.server.admin.settings_reload import Read, set_log_format, set_log_level
 from gateway.server.aggregator.command import add_control
 from gateway.server.app import Gateway
 from gateway.server.auth.client_keys import hash_key

@@ -6,12 +6,10 @@ Deviations: the papers admit turns, or tasks that announce themselves. Here the 
 sessions are inferred; so no lineage, right or wrong, may stop the fleet (`balance_and_admit.py`: liveness).
 
 Invariants: a turn is admitted only if a candidate has room; turns of admitted sessions never wait for a
-place; the waiting room keeps its bounds, and a newcomer displaces only the newest session of a tenant with
-more waiting sessions for its weight than the newcomer's; in shadow mode nothing waits for a place.
+place; the waiting room keeps its bounds (`waiting_room_limit.py`); in shadow mode nothing waits for a place.
 """
 
 from collections.abc import Collection, Mapping
-from operator import itemgetter
 from typing import Final
 
 from gateway.admission.balance_and_admit import PoolAdmission
@@ -21,6 +19,7 @@ from gateway.admission.sessions import Member, Turn
 from gateway.admission.settings import AdmissionConfig
 from gateway.admission.tenants.quotas import Quota, Quotas, retry_after_s
 from gateway.admission.turn_request import ReplicaCapacity, TurnOutcome, TurnRequest
+from gateway.admission.waiting_room_limit import displaced_by, is_full
 from gateway.domain.decision import Admission, Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
 from gateway.domain.engine import EngineSignals, HostSignals
 from gateway.domain.fleet import ReplicaLoad
@@ -95,8 +94,8 @@ class SessionAdmission:
             for load in room.candidates:
                 if load.running < self._max_running:
                     return would_wait or _ADMIT
-        if self._is_full(room, applicant):
-            return self._refuse(*_FULL)
+        if is_full(self._config, room, applicant):
+            return self._refuse(RefusalReason.QUEUE_FULL)
         return Wait(reason=WaitReason.CONCURRENCY_FULL)
 
     def first_waits_for(self, pool: PoolId | None) -> WaitReason | None:
@@ -244,48 +243,21 @@ class SessionAdmission:
     ) -> Admission:
         applicant = turn.applicant
         pool = self.pools[applicant.pool]
-        if self._is_full(room, applicant):
-            refusal = self._displace_for(pool, applicant, room)
-            if refusal is not None:
+        if is_full(self._config, room, applicant):
+            leaving = displaced_by(applicant, pool, self.pools.values(), room, self._config)
+            if isinstance(leaving, RefusalReason):
                 if turn.charged:
                     self.used(applicant.tenant, _NO_USAGE, charged=turn.charged, now=now)
-                return refusal
+                return self._refuse(leaving)
+            self._displaced += [(request, self._refuse(RefusalReason.TENANT_SHARE)) for request in leaving]
         pool.hold(turn, now=now)
         self._turns[applicant.request] = turn
         return Wait(reason=reason)
 
-    # --- the waiting room is full --------------------------------------------------------------------
-
-    def _is_full(self, room: ReplicaCapacity, applicant: TurnRequest) -> bool:
-        config = self._config
-        is_too_much = room.waiting_bytes + applicant.body_bytes > config.max_waiting_bytes
-        return room.waiting >= config.max_waiting or is_too_much
-
-    def _displace_for(
-        self, pool: PoolAdmission, applicant: TurnRequest, room: ReplicaCapacity
-    ) -> Refusal | None:
-        """Displaces the newest session of the least entitled tenant of any pool, or refuses the applicant."""
-        tenant, config = applicant.tenant, self._config
-        found = [
-            (each.queue.crowd(least), each, least)
-            for each in self.pools.values()
-            if (least := each.queue.least_entitled(apart_from=tenant)) is not None
-        ]
-        if not found:
-            return self._refuse(*_FULL)
-        crowd, other, least = max(found, key=itemgetter(0))
-        if crowd <= pool.queue.crowd(tenant):
-            return self._refuse(*_ITS_SHARE)
-        waiting = other.held[other.queue.newest_of(least).session]
-        left = room.waiting_bytes - sum(turn.applicant.body_bytes for turn in waiting.values())
-        if left + applicant.body_bytes > config.max_waiting_bytes or not config.max_waiting:
-            return self._refuse(*_FULL)
-        self._displaced += [(request, self._refuse(*_ITS_SHARE)) for request in waiting]
-        return None
-
-    def _refuse(self, reason: RefusalReason, message: str, wait_s: float = _BUSY_S) -> Refusal:
+    def _refuse(self, reason: RefusalReason, message: str = "", wait_s: float = _BUSY_S) -> Refusal:
         """With a `retry_after_s` of its own, so that clients do not return together."""
         self._refusals += 1
+        message = message or _MESSAGES[reason]
         return Refusal(reason=reason, message=message, retry_after_s=retry_after_s(wait_s, self._refusals))
 
     # --- tokens by the minute ------------------------------------------------------------------------
@@ -308,8 +280,9 @@ class SessionAdmission:
 _NO_USAGE: Final = Usage()
 _ADMIT: Final = Admit()
 _NO_QUOTA: Final = Quota()
-_FULL: Final = (RefusalReason.QUEUE_FULL, "All backends are busy and the waiting room is full.")
-_ITS_SHARE: Final = (
-    RefusalReason.TENANT_SHARE,
-    "All backends are busy, and of those that wait this key has the largest part.",
-)
+_MESSAGES: Final = {
+    RefusalReason.QUEUE_FULL: "All backends are busy and the waiting room is full.",
+    RefusalReason.TENANT_SHARE: (
+        "All backends are busy, and of those that wait this key has the largest part."
+    ),
+}

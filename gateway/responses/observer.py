@@ -17,7 +17,7 @@ from gateway.responses.messages import MessagesReader
 from gateway.responses.observed import AnswerReader, ObservedResponse
 from gateway.responses.other import ErrorReader, read_anyway
 from gateway.responses.responses import ResponsesReader, StoredReader
-from gateway.responses.usage import MAX_BYTES, METADATA, AnswerEnds, UsageObserver
+from gateway.responses.usage_of_unread import MAX_BYTES, METADATA, AnswerEnds, UnreadUsageObserver
 from gateway.wire.body import UNREADABLE, structure_of
 from gateway.wire.inflate import INFLATABLE
 from gateway.wire.sse import EventSplitter, event_data
@@ -323,7 +323,9 @@ def observe(
     binary."""
     observer = _choose(protocol, work, content_type, content_encoding)(may_keep)
     if work is Work.POOL and (found := METADATA.search(head)) is not None:
-        observer = cast(ResponseObserver, UsageObserver(observer, is_generated=False, metadata=found[0]))
+        observer = cast(
+            ResponseObserver, UnreadUsageObserver(observer, is_generated=False, metadata=found[0])
+        )
     if content is not None:
         observer.seen.content = content
     return observer
@@ -351,7 +353,7 @@ def _choose(protocol: Protocol, work: Work, content_type: str, content_encoding:
     if work in _TAKES_TOKENS and (make is ResponseObserver or not is_read):
         bare, is_generated = make, work is Work.GENERATE
         make = lambda may_keep: cast(  # noqa: E731
-            ResponseObserver, UsageObserver(bare(may_keep), is_generated=is_generated)
+            ResponseObserver, UnreadUsageObserver(bare(may_keep), is_generated=is_generated)
         )
     if coding == "identity":
         return make

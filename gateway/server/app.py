@@ -21,15 +21,15 @@ from gateway.domain.ids import ReplicaId
 from gateway.domain.session_ids import keyed_ids
 from gateway.server.admin.certificates import CertificateEnds
 from gateway.server.admin.loaded_secrets import LoadedSecrets, read_references
-from gateway.server.admin.settings import (
+from gateway.server.admin.settings_reload import (
     Read,
-    Settings,
+    SettingsReload,
     reload_on_signal,
     set_log_level,
 )
 from gateway.server.auth.authenticator import Authenticator
 from gateway.server.auth.client_address import TrustedProxies
-from gateway.server.auth.client_keys import Tenants
+from gateway.server.auth.client_keys import ClientKeys
 from gateway.server.auth.jwt_tokens import JwtTokens
 from gateway.server.auth.key_file import KeyFile
 from gateway.server.cluster.peers import Peers
@@ -83,7 +83,9 @@ class Gateway:
         point to."""
         self._config = config
         references = read_references(config, environ)
-        self.settings = Settings(config, references, environ, read, self._apply_settings) if read else None
+        self.settings = (
+            SettingsReload(config, references, environ, read, self._apply_settings) if read else None
+        )
         self._now = asyncio.get_running_loop().time
         self._clock = SteadyClock()
         self._tasks = TaskGroup()
@@ -100,9 +102,9 @@ class Gateway:
         self.hints = self.telemetry.hints = HintSender(self.replica_watch.replicas, self._tasks)
         tokens = JwtTokens(config.jwt, references.jwt_keys, clock=wall_clock) if config.jwt else None
         salt = derived(fleet_secret, "tenants") if fleet_secret is not None else None
-        self._tenants = Tenants(config.tenants, salt=salt, tokens=tokens)
+        self._client_keys = ClientKeys(config.tenants, salt=salt, tokens=tokens)
         self._is_open, path = False, config.server.keys_path
-        self._key_file = KeyFile(path, self._tenants, self._forget_callers) if path is not None else None
+        self._key_file = KeyFile(path, self._client_keys, self._forget_callers) if path is not None else None
         self._peers = self.telemetry.peers = self._open_peers(environ, fleet_secret)
         self._parts = self._open_parts()
         servers = open_servers(config, environ, tls=references.upstream_tls, local_faults=local_faults)
@@ -174,7 +176,7 @@ class Gateway:
         return peers
 
     def _open_parts(self) -> ProxyParts:
-        config, are_keys_required = self._config, self._tenants.are_keys_required
+        config, are_keys_required = self._config, self._client_keys.are_keys_required
         driver, watch, seen = self.driver, self.replica_watch, self.telemetry
         outbound = Outbound(
             config.hints, driver.coordinator.fleet.abilities, are_keys_required=are_keys_required
@@ -200,7 +202,7 @@ class Gateway:
         server = self._config.server
         return Listener(
             self.serving.handler,
-            Authenticator(self._tenants, proxies, mcp=servers),
+            Authenticator(self._client_keys, proxies, mcp=servers),
             server.limits,
             proxies=proxies if server.proxy_protocol else None,
             access_log=self.telemetry.access_log,
@@ -212,7 +214,7 @@ class Gateway:
         from gateway.server.picker.stream import Picking  # noqa: PLC0415
 
         picking = Picking(self._config, self._parts, self.replica_watch.replicas, self.listener)
-        return PickerServer(picking, Authenticator(self._tenants, proxies), self._peers)
+        return PickerServer(picking, Authenticator(self._client_keys, proxies), self._peers)
 
     async def start(self) -> None:
         """Raises OSError if an address cannot be bound."""
@@ -222,7 +224,7 @@ class Gateway:
         if self._peers is not None:
             await self._peers.open(self.listener)
         control = self.telemetry.control(
-            self.driver, self._tenants, is_retiring=lambda: self.leaving.is_retiring or not self._is_open
+            self.driver, self._client_keys, is_retiring=lambda: self.leaving.is_retiring or not self._is_open
         )
         app = control.app()
         app.add_routes(self.replica_watch.members.routes())
@@ -233,7 +235,7 @@ class Gateway:
         with listening.binding("server.control (--control)", server.control):
             await web.TCPSite(self._control, *split_listen(server.control)).start()
         self.control_port = self._control.addresses[0][1]
-        if (tokens := self._tenants.tokens) is not None and tokens.config.is_url:
+        if (tokens := self._client_keys.tokens) is not None and tokens.config.is_url:
             await tokens.fetch()
             self._tasks.supervise("keys of tokens", tokens.keep_keys)
         self._start_loops()
@@ -299,10 +301,10 @@ class Gateway:
         """All at once, and the same for settings that were there before: so a failure is undone."""
         server = config.server
         self.driver.send(ev.SettingsChanged(references.brain))
-        self._tenants.apply_config(config.tenants)
+        self._client_keys.apply_config(config.tenants)
         self.listener.apply_config(server.limits, references.server_tls)
-        if self._tenants.tokens is not None and references.jwt_keys is not None:
-            self._tenants.tokens.set_keys(references.jwt_keys)
+        if self._client_keys.tokens is not None and references.jwt_keys is not None:
+            self._client_keys.tokens.set_keys(references.jwt_keys)
         if self._peers is not None:
             self._peers.apply_config(config)
         self._forget_callers()
@@ -322,7 +324,7 @@ class Gateway:
         if self._peers is not None:
             self._peers.listener.forget_callers()
 
-    def _on_hangup(self, settings: Settings) -> None:
+    def _on_hangup(self, settings: SettingsReload) -> None:
         self._tasks.spawn(reload_on_signal(settings.reload, self.telemetry.audit.record))
 
     async def run(self, on_serving: Callable[[Callable[[signal.Signals], None]], None] | None = None) -> None:
@@ -361,7 +363,7 @@ class Gateway:
             self._refusals.log_new(now=now)
             self._certificates.warn(now=wall_clock())
             self.replica_watch.members.sweep(now=now)
-            if (tokens := self._tenants.tokens) is not None and tokens.must_reauthenticate():
+            if (tokens := self._client_keys.tokens) is not None and tokens.must_reauthenticate():
                 self._forget_callers()
             if self._peers is not None:
                 self._peers.sweep(now=now)

@@ -26,7 +26,7 @@ from gateway.server.admin.audit import Audit
 from gateway.server.admin.certificates import ending
 from gateway.server.admin.events import Events
 from gateway.server.admin.history_proxy import HistoryProxy
-from gateway.server.auth.client_keys import Tenants
+from gateway.server.auth.client_keys import ClientKeys
 from gateway.server.cluster.peers import Peers
 from gateway.server.http.access_log import AccessLog
 from gateway.server.proxy.driver import Driver
@@ -171,7 +171,9 @@ class Telemetry:
     def _frames(self) -> Frames | None:
         return self._events.frames if self._events is not None else None
 
-    def control(self, driver: Driver, tenants: Tenants, *, is_retiring: Callable[[], bool]) -> ControlPlane:
+    def control(
+        self, driver: Driver, client_keys: ClientKeys, *, is_retiring: Callable[[], bool]
+    ) -> ControlPlane:
         server = self._config.server
         if self._ring is not None:
             self._events = Events(self._ring, self._tasks)
@@ -180,7 +182,7 @@ class Telemetry:
             read_hashes=server.control_read_key_hashes,
             hosts=hosts_of(server),
         )
-        self.views.failing = failing = partial(self._failing, tenants)
+        self.views.failing = failing = partial(self._failing, client_keys)
         return ControlPlane(
             driver,
             self.metrics,
@@ -227,16 +229,16 @@ class Telemetry:
         store = self.peers.opened_store if self.peers is not None else None
         return store.is_up if store is not None else None
 
-    def _failing(self, tenants: Tenants) -> list[str]:
+    def _failing(self, client_keys: ClientKeys) -> list[str]:
         lacking = self._local_faults.lasting(now=asyncio.get_running_loop().time())
         return [
             *self._tasks.failing(),
             *(["the shared store"] if self._is_store_up() is False else []),
             *(f"connections to replicas ({kind})" for kind in lacking),
             *(message for _, _, message in ending(self.metrics.certificate_ends, now=wall_clock())),
-            *([tenants.keys_fault] if tenants.keys_fault else []),
+            *([client_keys.keys_fault] if client_keys.keys_fault else []),
             *(["stream.path cannot be written"] if self._file is not None and self._file.is_failing else []),
-            *(["no client key is valid, so every request is refused"] if tenants.has_no_key else []),
+            *(["no client key is valid, so every request is refused"] if client_keys.has_no_key else []),
         ]
 
     def _gauges(self) -> Gauges:

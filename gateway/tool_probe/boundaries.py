@@ -25,7 +25,7 @@ from msgspec import Meta
 
 from gateway.domain.ids import RequestId, SessionId
 from gateway.domain.request import ToolCall
-from gateway.tool_probe.calls import ClosedCalls, OpenCall
+from gateway.tool_probe.call_records import ClosedCalls, OpenCall
 
 
 class ToolBoundariesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

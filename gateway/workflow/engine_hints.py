@@ -96,7 +96,7 @@ class Hints:
     def _provisional(
         self, thread: Conversation, replica: ReplicaId, stated: Claims | None = None
     ) -> RetentionDecision:
-        goes_on = self._graphs.of(thread.agent).returns()
+        goes_on = self._graphs.of(thread.agent).overall_returns()
         return provisional(goes_on, kv_used=self._kv_used.get(replica, 0.0), stated=stated)
 
     def write(

@@ -16,7 +16,7 @@ from gateway.domain.decision import Edge, SessionSource
 from gateway.domain.ids import TenantId
 from gateway.domain.request import ExplicitId, RequestFacts
 from gateway.identity.explicit_ids import CONNECTION_SCHEMA, TURNPIKE_SCHEMA, WEAK_SCHEMAS
-from gateway.workflow.ancestry import GUESS, Search
+from gateway.workflow.content_matching import GUESS, ContentSearch
 from gateway.workflow.session_store import SessionStore
 from gateway.workflow.turns import CONFIDENCE, ExplicitKey, Identity, Outcome, Session, Thread, Turn
 
@@ -28,7 +28,7 @@ _INTERLEAVED_S: Final = 60.0
 
 
 def identify(
-    store: SessionStore, search: Search, tenant: TenantId, state_session: Session | None
+    store: SessionStore, search: ContentSearch, tenant: TenantId, state_session: Session | None
 ) -> Identity:
     """`state_session`: of the state that the turn builds on."""
     stated = search.facts.explicit
@@ -72,7 +72,7 @@ def _introduce(store: SessionStore, key: ExplicitKey, stated: ExplicitId) -> Ide
     return found
 
 
-def _stated(search: Search, stated: ExplicitId, key: ExplicitKey | None, session: Session) -> Identity:
+def _stated(search: ContentSearch, stated: ExplicitId, key: ExplicitKey | None, session: Session) -> Identity:
     """`key`: None if the client states our own id."""
     facts = search.facts
     is_alias = key is not None and session.explicit_keys[0] != key

@@ -4,8 +4,8 @@ Source: ours (docs/design/sessions.md). The first hit wins:
 
 1. a stated id (a header or body field of a known convention), scoped by tenant;
 2. a failed attempt that this request repeats;
-3. protocol state or a call id that we minted (`ancestry.py`);
-4. our own answer after a known conversation, or that answer alone (`ancestry.py`);
+3. protocol state or a call id that we minted (`content_matching.py`);
+4. our own answer after a known conversation, or that answer alone (`content_matching.py`);
 5. otherwise the turn starts a new session.
 
 Deviations: a *session* is the whole agent run, the unit of admission: a main conversation, sub-agents, side
@@ -28,7 +28,7 @@ from gateway.domain.request import Answer, RequestFacts
 from gateway.domain.turn_trace import TurnTrace
 from gateway.identity.evidence import ends_with_text, minted_ids
 from gateway.wire.hashing import hash_text
-from gateway.workflow.ancestry import Search
+from gateway.workflow.content_matching import ContentSearch
 from gateway.workflow.session_matching import identify
 from gateway.workflow.session_store import SessionsConfig, SessionStore
 from gateway.workflow.traces import Traces, add, drop, holders
@@ -63,7 +63,7 @@ class Sessions(SessionStore):
         """`state_session`: of the state that this turn builds on, if known."""
         traces = self._traces.get(tenant) or self.traces_of(tenant)
         known = self.get(state_session) if state_session is not None else None
-        found = identify(self, Search(traces, facts, now=now), tenant, known)
+        found = identify(self, ContentSearch(traces, facts, now=now), tenant, known)
         is_guess = found.session is not None and found.confidence < ACTS_FROM
         acted = Identity() if is_guess else found
         session = acted.session or self.start(tenant, facts.explicit, acted, now=now)
@@ -158,7 +158,7 @@ class Sessions(SessionStore):
         for block in facts.transcript.blocks[:1]:
             known = holders(traces.tails, block.tail or facts.transcript.agent)
             return any(turn.text == block.text for turn in known)
-        return Search(traces, facts, now=now).retried() is not None
+        return ContentSearch(traces, facts, now=now).retried() is not None
 
     def trace_of(self, turn: Turn) -> TurnTrace:
         session, thread = turn.session, turn.thread

@@ -25,7 +25,7 @@ from gateway.requests.client_kv_fields import KV_FIELDS
 from gateway.requests.facts import reading_body_facts
 from gateway.server.auth.authenticator import Caller
 from gateway.server.auth.client_keys import Tenant
-from gateway.server.http.buffer_budget import BufferBudget
+from gateway.server.http.body_limits import BufferBudget
 from gateway.server.http.request_parser import RequestParser
 from gateway.server.proxy.prepare import refusal_of
 from gateway.server.proxy.read_request import made_plain

@@ -6,7 +6,7 @@ from gateway.config.http_limits import HttpLimits
 from gateway.domain.ids import TenantId
 from gateway.server.auth.authenticator import Caller
 from gateway.server.auth.client_keys import Tenant
-from gateway.server.http.buffer_budget import BufferBudget
+from gateway.server.http.body_limits import BufferBudget
 from gateway.server.http.request_parser import HttpRequest, RequestParser
 from gateway.wire.endpoints import classify
 from gateway.wire.headers import RawHeaders

@@ -21,7 +21,7 @@ from gateway.domain.ids import RequestId, TenantId
 from gateway.responses.observer import observe
 from gateway.server.auth.authenticator import Caller
 from gateway.server.auth.client_keys import Tenant
-from gateway.server.http.buffer_budget import BufferBudget
+from gateway.server.http.body_limits import BufferBudget
 from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.connection_states import State
 from gateway.server.http.request_parser import HttpRequest

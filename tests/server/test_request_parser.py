@@ -13,7 +13,7 @@ from gateway.domain.ids import TenantId
 from gateway.responses.observer import BodyObserver, StreamObserver
 from gateway.server.auth.authenticator import Caller
 from gateway.server.auth.client_keys import Tenant, hash_key
-from gateway.server.http.buffer_budget import BufferBudget
+from gateway.server.http.body_limits import BufferBudget
 from gateway.server.http.request_head import RequestHead
 from gateway.server.http.request_parser import HttpRequest, RequestParser
 from gateway.wire.endpoints import classify

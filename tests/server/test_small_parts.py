@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from gateway.cli.host_probe import look, send_report
 from gateway.domain.engine import HostSignals
 from gateway.domain.ids import ReplicaId, TenantId
-from gateway.server.auth.client_keys import Tenants, hash_key
-from gateway.server.http.buffer_budget import BufferBudget
+from gateway.server.auth.client_keys import ClientKeys, hash_key
+from gateway.server.http.body_limits import BufferBudget
 from gateway.server.http.listening import listening_sockets
 from gateway.server.picker import answers
 from gateway.server.runtime.clock import SteadyClock
@@ -60,7 +60,7 @@ async def test_the_names_of_sessions_cannot_be_guessed_from_one_another(start):
     ],
 )
 def test_who_has_a_network_is_one_tenant(one, other, is_same):
-    tenants = Tenants(())
+    tenants = ClientKeys(())
     assert (tenants.authenticate([], one) == tenants.authenticate([], other)) is is_same
 
 

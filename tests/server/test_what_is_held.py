@@ -16,7 +16,7 @@ import pytest
 from gateway.config.hints import HintsConfig
 from gateway.config.http_limits import HttpLimits
 from gateway.domain.fleet import Abilities
-from gateway.server.http.buffer_budget import BufferBudget
+from gateway.server.http.body_limits import BufferBudget
 from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.request_parser import HttpRequest
 from gateway.server.proxy.upstream_request import Outbound

@@ -3,7 +3,7 @@
 from gateway.domain.ids import RequestId, SessionId
 from gateway.domain.request import ToolCall
 from gateway.tool_probe.boundaries import ToolBoundaries, ToolBoundariesConfig
-from gateway.tool_probe.calls import ClosedCalls
+from gateway.tool_probe.call_records import ClosedCalls
 
 S, OTHER, R = SessionId("s"), SessionId("other"), RequestId("r")
 

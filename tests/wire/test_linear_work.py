@@ -30,8 +30,8 @@ BOUNDED = {
     "gateway.identity.agent_type._TEXT": "3,000 bytes of a part (_HEAD)",
     "gateway.identity.tool_call_style._SKIPPED": "4,096 characters (_MAX_SKIPPED), from the start alone",
     "gateway.identity.tool_call_style._VALUE": "200 characters (_NEAR), from their beginning alone",
-    "gateway.responses.usage._TEXT": "4,096 bytes of the beginning, and of the end (_KEPT_BYTES)",
-    "gateway.responses.usage._USAGE": "4,096 bytes of the beginning, and of the end (_KEPT_BYTES)",
+    "gateway.responses.usage_of_unread._TEXT": "4,096 bytes of the beginning, and of the end (_KEPT_BYTES)",
+    "gateway.responses.usage_of_unread._USAGE": "4,096 bytes of the beginning, and of the end (_KEPT_BYTES)",
 }
 """Expressions whose structure does not prove it, and how much they ever see."""
 ANY = frozenset(range(0x180))

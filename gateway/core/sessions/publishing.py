@@ -11,7 +11,7 @@ from gateway.domain.request import Answer, ExplicitId
 from gateway.identity import evidence
 from gateway.identity.explicit_ids import TURNPIKE_SCHEMA
 from gateway.routing.state_residence import state_key
-from gateway.workflow.ancestry import retried_within_s
+from gateway.workflow.content_matching import retried_within_s
 from gateway.workflow.sessions import Sessions
 from gateway.workflow.turns import Turn
 

@@ -22,7 +22,7 @@ from gateway.domain.turn_trace import TurnTrace
 from gateway.identity.counter_ids import is_counter_like
 from gateway.routing.state_residence import Residence, StateKey, StateResidence
 from gateway.tool_probe.boundaries import ToolBoundaries
-from gateway.tool_probe.calls import ToolRun
+from gateway.tool_probe.call_records import ToolRun
 from gateway.tool_probe.text_calls import LateCalls
 from gateway.workflow.aeg.graph import HeldContext, Silence
 from gateway.workflow.aeg.graphs import Tier

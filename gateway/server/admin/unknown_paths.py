@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from gateway.server.admin.settings import DIFF_PATH, RELOAD_PATH
+from gateway.server.admin.settings_reload import DIFF_PATH, RELOAD_PATH
 
 # Of a path that is compared; the work grows with its square.
 _LONGEST = 128

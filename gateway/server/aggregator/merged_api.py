@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
-from gateway.server.admin.settings import DIFF_PATH, RELOAD_PATH
+from gateway.server.admin.settings_reload import DIFF_PATH, RELOAD_PATH
 from gateway.server.admin.usage import USAGE_PATH, usage_response
 from gateway.server.aggregator.control_client import Answer, ControlClient
 from gateway.server.aggregator.merged_events import Positions, serve_events

@@ -12,7 +12,7 @@ from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import TenantId
 from gateway.domain.request import Protocol, Work
 from gateway.server.auth.client_address import TrustedProxies
-from gateway.server.auth.client_keys import Tenant, Tenants
+from gateway.server.auth.client_keys import ClientKeys, Tenant
 from gateway.wire.endpoints import Endpoint, classify, is_ambiguous_path
 from gateway.wire.headers import RawHeaders
 
@@ -39,9 +39,9 @@ class Caller(msgspec.Struct, frozen=True):
 
 
 class Authenticator:
-    def __init__(self, tenants: Tenants, proxies: TrustedProxies, *, mcp: Iterable[str] = ()) -> None:
+    def __init__(self, client_keys: ClientKeys, proxies: TrustedProxies, *, mcp: Iterable[str] = ()) -> None:
         """`mcp`: the names of the tool servers."""
-        self._tenants = tenants
+        self._client_keys = client_keys
         self._proxies = proxies
         self._mcp = {MCP_PREFIX + name: _mcp_endpoint(name) for name in mcp}
 
@@ -58,11 +58,11 @@ class Authenticator:
         if path != "*" and is_ambiguous_path(path):
             message = "The path could be read in more than one way."
             return Refusal(reason=RefusalReason.MALFORMED_HTTP, message=message)
-        tenant = self._tenants.authenticate(headers, client)
+        tenant = self._client_keys.authenticate(headers, client)
         if tenant is None and method == "OPTIONS" and _is_preflight(headers):
             tenant = _PREFLIGHT
         if tenant is None:
-            why = self._tenants.why_refused(headers)
+            why = self._client_keys.why_refused(headers)
             return Refusal(reason=RefusalReason.UNAUTHENTICATED, message=why)
         endpoint = self.endpoint(method, target)
         if endpoint.is_control and not tenant.may_control_engines:

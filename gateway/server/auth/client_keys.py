@@ -42,7 +42,7 @@ def hash_key(key: str) -> str:
     return _HASH_PREFIX + hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()
 
 
-class Tenants:
+class ClientKeys:
     def __init__(
         self,
         configs: tuple[TenantConfig, ...],

@@ -26,7 +26,7 @@ import msgspec
 from gateway.config.load import DEFAULT_FILE, ConfigError, load_config
 from gateway.config.tenants import StoredKey
 from gateway.dashboard.terminal import print_table
-from gateway.server.auth.client_keys import Tenants, hash_key
+from gateway.server.auth.client_keys import ClientKeys, hash_key
 from gateway.server.runtime.clock import wall_clock
 from gateway.server.storage.state_file import write_anew
 from gateway.telemetry.log_lines import log_event
@@ -36,9 +36,9 @@ _MAX_BYTES: Final = 1 << 25
 
 
 class KeyFile:
-    def __init__(self, path: str, tenants: Tenants, on_change: Callable[[], None]) -> None:
+    def __init__(self, path: str, client_keys: ClientKeys, on_change: Callable[[], None]) -> None:
         """`on_change`: called by `run` when somebody may be known by a key that counts no more."""
-        self._path, self._tenants, self._on_change = Path(path), tenants, on_change
+        self._path, self._client_keys, self._on_change = Path(path), client_keys, on_change
         self._seen: tuple[int, ...] | str = ()  # which file was read, or what was wrong with it
         self._keys: tuple[StoredKey, ...] = ()
         self._next_end_s = math.inf
@@ -57,11 +57,11 @@ class KeyFile:
             stamp = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
             if stamp != seen:
                 keys, self._seen = read_keys(self._path), stamp
-                self._tenants.keys_fault = ""
+                self._client_keys.keys_fault = ""
                 log_event(logging.INFO, "keys_read", keys=len(keys))
         except (ConfigError, OSError) as error:
             keys, self._seen = (), str(error)
-            self._tenants.keys_fault = f"{error}; no key of server.keys_path counts"
+            self._client_keys.keys_fault = f"{error}; no key of server.keys_path counts"
             if self._seen != seen:
                 remedy = "; `turnpike keys add NAME` makes it" if isinstance(error, FileNotFoundError) else ""
                 log_event(logging.ERROR, "keys_unread", f"{error}; no key of server.keys_path counts{remedy}")
@@ -69,7 +69,7 @@ class KeyFile:
             return False
         ends = (each.expires.timestamp() for each in keys if each.expires is not None)
         self._keys, self._next_end_s = keys, min((end for end in ends if end > now), default=math.inf)
-        self._tenants.set_keys(keys)
+        self._client_keys.set_keys(keys)
         return True
 
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.request import Protocol as WireProtocol
 from gateway.server.auth.authenticator import Caller
+from gateway.server.http.body_limits import take_room
 from gateway.server.http.connection_states import State
-from gateway.server.http.request_head import take_room
 from gateway.server.http.request_parser import HttpRequest, RequestParser
 from gateway.server.http.response_writer import GONE, ResponseWriter
 from gateway.upstream.one_shot import Run

@@ -14,7 +14,7 @@ from gateway.config.http_limits import HttpLimits
 from gateway.server.auth.authenticator import Authenticator
 from gateway.server.auth.client_address import TrustedProxies
 from gateway.server.http.access_log import AccessLog, LoggedConnection
-from gateway.server.http.buffer_budget import BufferBudget
+from gateway.server.http.body_limits import BufferBudget
 from gateway.server.http.client_connection import ClientConnection, Handler
 from gateway.server.http.listening import BACKLOG
 from gateway.server.http.proxy_handshake import ProxyProtocolHandshake

@@ -6,11 +6,11 @@ from typing import Final
 import msgspec
 
 from gateway.config.http_limits import HttpLimits
-from gateway.domain.decision import Refusal, RefusalReason
-from gateway.domain.ids import TenantId
+from gateway.domain.decision import RefusalReason
 from gateway.requests.facts import HeaderFacts
 from gateway.server.auth.authenticator import Caller
-from gateway.server.http.buffer_budget import BufferBudget
+from gateway.server.http.body_limits import too_large
+from gateway.server.http.refused_request import RefusedRequest, malformed, refused
 from gateway.upstream.replica import Replica
 from gateway.wire.handshake import is_handshake
 from gateway.wire.headers import RawHeaders
@@ -32,13 +32,6 @@ class RequestHead(msgspec.Struct, kw_only=True, eq=False):
     """It is a valid WebSocket handshake."""
     passed_on: dict[Replica, bytes] = {}
     """What `outbound` made of it for each replica. Not by its name: another replica may have that later."""
-
-
-class RefusedRequest(Exception):  # noqa: N818 - an outcome
-    def __init__(self, refusal: Refusal, lines: bytes = b"") -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
-        self.lines = lines
 
 
 def check_head(
@@ -94,32 +87,7 @@ def path_of(target: bytes, method: bytes) -> bytes:
 _ABSOLUTE: Final = re.compile(rb"https?://[A-Za-z0-9._~:%\[\]-]+(|[/?].*)", re.IGNORECASE | re.DOTALL)
 
 
-def refused(reason: RefusalReason, message: str) -> RefusedRequest:
-    return RefusedRequest(Refusal(reason=reason, message=message))
-
-
-def malformed(what: str) -> RefusedRequest:
-    return refused(RefusalReason.MALFORMED_HTTP, f"The request is not valid HTTP/1.1: {what}.")
-
-
 def headers_too_large(limits: HttpLimits) -> RefusedRequest:
     return refused(
         RefusalReason.HEADERS_TOO_LARGE, f"The request's headers exceed {limits.max_header_bytes} bytes."
     )
-
-
-def no_room() -> RefusedRequest:
-    message = "The gateway holds as many request bodies as it can."
-    return RefusedRequest(Refusal(reason=RefusalReason.MEMORY_FULL, message=message, retry_after_s=5))
-
-
-def take_room(budget: BufferBudget, limits: HttpLimits, tenant: TenantId, more: int, *, whole: int) -> None:
-    """Raises RefusedRequest. `whole`: the size of the body with these bytes."""
-    if whole > limits.max_body_bytes:
-        raise too_large(limits)
-    if not budget.take(tenant, more):
-        raise no_room()
-
-
-def too_large(limits: HttpLimits) -> RefusedRequest:
-    return refused(RefusalReason.BODY_TOO_LARGE, f"The request's body exceeds {limits.max_body_bytes} bytes.")

@@ -22,15 +22,13 @@ from gateway.config.http_limits import HttpLimits
 from gateway.domain.decision import Refusal
 from gateway.requests.facts import read_header_facts
 from gateway.server.auth.authenticator import Caller
-from gateway.server.http.buffer_budget import BufferBudget
+from gateway.server.http.body_limits import BufferBudget, take_room
+from gateway.server.http.refused_request import RefusedRequest, malformed
 from gateway.server.http.request_head import (
-    RefusedRequest,
     RequestHead,
     check_head,
     headers_too_large,
-    malformed,
     path_of,
-    take_room,
 )
 from gateway.wire.grown_body import GrownBodies
 from gateway.wire.headers import RawHeaders

@@ -29,8 +29,10 @@ from gateway.requests.facts import read_header_facts
 from gateway.responses.observer import ResponseObserver, observe
 from gateway.server.auth.authenticator import Authenticator, Caller
 from gateway.server.cluster.peer_auth import INHERITS, PASSED
+from gateway.server.http.body_limits import take_room
 from gateway.server.http.listener import Listener
-from gateway.server.http.request_head import RefusedRequest, RequestHead, take_room
+from gateway.server.http.refused_request import RefusedRequest
+from gateway.server.http.request_head import RequestHead
 from gateway.server.http.request_parser import HttpRequest
 from gateway.server.http.response_writer import refusal_parts
 from gateway.server.picker import answers, messages

@@ -19,7 +19,7 @@ from gateway.domain.request import Protocol, RequestFacts, Work
 from gateway.server.cluster.peer_client import PassOn
 from gateway.server.cluster.peers import Peers
 from gateway.server.http.client_connection import ClientConnection
-from gateway.server.http.request_head import RefusedRequest
+from gateway.server.http.refused_request import RefusedRequest
 from gateway.server.http.request_parser import HttpRequest
 from gateway.server.proxy.driver import Driver
 from gateway.server.proxy.finish_session import release

@@ -14,8 +14,7 @@ from gateway.domain.request import ExplicitId, RequestFacts, Work
 from gateway.identity.explicit_ids import CONNECTION_SCHEMA
 from gateway.requests.client_kv_fields import may_have_kv_fields
 from gateway.requests.facts import TRANSCRIPTS, hash_body, reading_body_facts, unread_facts
-from gateway.server.http.buffer_budget import BufferBudget
-from gateway.server.http.request_head import no_room
+from gateway.server.http.body_limits import BufferBudget, no_room
 from gateway.server.http.request_parser import HttpRequest
 from gateway.server.proxy.driver import Driver
 from gateway.wire.endpoints import Endpoint

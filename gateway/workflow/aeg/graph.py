@@ -260,7 +260,7 @@ class Graph(Family):
             return Pause(share, lengths, 0.0)
         return Pause(share, lengths, lengths.counted(1.0 - ends / share) if lengths is not None else None)
 
-    def returns(self) -> float:
+    def overall_returns(self) -> float:
         """The chance of a next turn after any step."""
         for level in (self, self.family):
             kinds = level.by_kind.values()

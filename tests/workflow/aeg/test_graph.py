@@ -59,7 +59,7 @@ def test_nothing_is_known():
             == known.known(STRANGER).pause(step)
             == Pause(expected, None, None if expected > 0.5 else 0.0)
         )
-    assert known.of(AGENT).returns() == 0.5 and known.tier(known.of(AGENT)) is Tier.UNKNOWN
+    assert known.of(AGENT).overall_returns() == 0.5 and known.tier(known.of(AGENT)) is Tier.UNKNOWN
 
 
 def test_what_was_seen_counts_more_than_what_is_expected_of_all():
@@ -116,9 +116,12 @@ def test_each_class_is_leaned_on_before_the_broader_ones():
 
 def test_what_is_ahead_of_a_type_is_what_came_behind_all_its_steps():
     known = taught(taught(model(), SIBLING, ANSWER, over=10), SIBLING, BASH, on=10)
-    assert known.of(AGENT).returns() == pytest.approx(0.5, abs=0.05)
+    assert known.of(AGENT).overall_returns() == pytest.approx(0.5, abs=0.05)
     taught(known, AGENT, BASH, on=30)
-    assert known.of(AGENT).returns() == pytest.approx(1.0) and known.of(STRANGER).returns() == 0.5
+    assert (
+        known.of(AGENT).overall_returns() == pytest.approx(1.0)
+        and known.of(STRANGER).overall_returns() == 0.5
+    )
 
 
 _HAPPENS = st.sampled_from(("on", "end", "no end", "turn"))
@@ -138,7 +141,11 @@ def test_probabilities_are_some_whatever_happened(history):
             case _:
                 graph.saw_turn(turn, tokens=amount, grown=amount - 1e5)
         pause, (alive, grown) = graph.pause(ANSWER), zip(*graph.outlook().ahead(turn), strict=True)
-        assert 0.0 <= pause.returns <= 1.0 and 0.0 <= pause.back(amount) <= 1.0 and 0 <= graph.returns() <= 1
+        assert (
+            0.0 <= pause.returns <= 1.0
+            and 0.0 <= pause.back(amount) <= 1.0
+            and 0 <= graph.overall_returns() <= 1
+        )
         assert all(0.0 <= each <= 1.0 for each in alive) and alive[0] == 1.0
         assert list(alive) == sorted(alive, reverse=True)
         assert grown[0] == 0.0 and list(grown) == sorted(grown)

@@ -59,7 +59,7 @@ class Link(msgspec.Struct, frozen=True):
     """The request has an answer that only its session received."""
 
 
-class Search:
+class ContentSearch:
     def __init__(self, traces: Traces, facts: RequestFacts, *, now: float) -> None:
         self.facts = facts
         self.now = now

@@ -34,7 +34,7 @@ Record = Callable[[str, str, int], None]
 Read = Callable[[str | None], Config]
 
 
-class Settings:
+class SettingsReload:
     def __init__(
         self,
         config: Config,

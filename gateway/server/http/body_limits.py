@@ -1,8 +1,11 @@
-"""How many bytes of request bodies the gateway holds, in all and for each tenant."""
+"""How many bytes a request's body may have, and how many the gateway holds, in all and for each tenant."""
 
 from collections import Counter
 
+from gateway.config.http_limits import HttpLimits
+from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import TenantId
+from gateway.server.http.refused_request import RefusedRequest, refused
 
 
 class BufferBudget:
@@ -32,3 +35,20 @@ class BufferBudget:
         self._held[tenant] -= size
         if not self._held[tenant]:
             del self._held[tenant]
+
+
+def no_room() -> RefusedRequest:
+    message = "The gateway holds as many request bodies as it can."
+    return RefusedRequest(Refusal(reason=RefusalReason.MEMORY_FULL, message=message, retry_after_s=5))
+
+
+def take_room(budget: BufferBudget, limits: HttpLimits, tenant: TenantId, more: int, *, whole: int) -> None:
+    """Raises RefusedRequest. `whole`: the size of the body with these bytes."""
+    if whole > limits.max_body_bytes:
+        raise too_large(limits)
+    if not budget.take(tenant, more):
+        raise no_room()
+
+
+def too_large(limits: HttpLimits) -> RefusedRequest:
+    return refused(RefusalReason.BODY_TOO_LARGE, f"The request's body exceeds {limits.max_body_bytes} bytes.")

@@ -104,7 +104,7 @@ def _depth(text: bytes) -> int:
     return bare.count(b"{") - bare.count(b"}")
 
 
-class UsageObserver(AnswerEnds):
+class UnreadUsageObserver(AnswerEnds):
     """In all but usage it is `inner`."""
 
     def __init__(self, inner: Any, *, is_generated: bool, metadata: bytes = b"") -> None:
