@@ -23,7 +23,7 @@ def decisions(tenants: int, *, rounds: int, places: int = 20) -> tuple[float, fl
     or is let in, and for each event, which may let in several.
 
     An engine has KV for some `places` sessions."""
-    play = Play(max_waiting=2 * WAITING).has(kv_tokens=places * 12_000)
+    play = Play().has(kv_tokens=places * 12_000)
     rng = random.Random(1)
     spent: list[tuple[float, float]] = []
 

@@ -85,7 +85,6 @@ class TenantQueue:
         self._entries: dict[SessionId, Entry] = {}
         self._in_order: _Heap = []
         self._lightest: _Heap = []
-        self._newest: _Heap = []
         self._count = 0
 
     def __len__(self) -> int:
@@ -101,20 +100,16 @@ class TenantQueue:
         for heap, key in (
             (self._in_order, by_work if self._order == "smallest" else (is_cold, entry.since_s)),
             (self._lightest, (is_cold, not entry.is_light, _step(1000.0 * entry.tool_s), arrived)),
-            (self._newest, (-arrived,)),
         ):
             heapq.heappush(heap, (key, self._count, entry))
 
     def take(self, session: SessionId) -> None:
         """Takes a session out. Raises KeyError if it does not wait."""
         del self._entries[session]
-        for heap in (self._in_order, self._lightest, self._newest):
+        for heap in (self._in_order, self._lightest):
             if len(heap) > 2 * len(self._entries) + 16:
                 heap[:] = [item for item in heap if self._entries.get(item[2].session) is item[2]]
                 heapq.heapify(heap)
-
-    def newest(self) -> Entry:
-        return self._first(self._newest)
 
     def lightest(self) -> Entry:
         return self._first(self._lightest)
@@ -217,17 +212,6 @@ class SessionQueue:
         some = islice(self._tenants[ServiceClass.REACTIVE].items(), 2 * _LOOKED_AT)
         found = [queue.lightest() for tenant, queue in some if may(tenant)]
         return sorted(found, key=lambda entry: (*self._fair.rank(entry.tenant), entry.number))
-
-    def least_entitled(self, *, apart_from: TenantId) -> TenantId | None:
-        """The other tenant with the most waiting sessions for its weight."""
-        return max((each for each in self._fair.waiting if each != apart_from), key=self.crowd, default=None)
-
-    def crowd(self, tenant: TenantId) -> float:
-        return self._fair.waiting.get(tenant, 0) / self._fair.weight(tenant)
-
-    def newest_of(self, tenant: TenantId) -> Entry:
-        [*_, queue] = [each[tenant] for each in self._tenants.values() if tenant in each]
-        return queue.newest()
 
     def _put(self, entry: Entry, service_class: ServiceClass) -> None:
         tenants = self._tenants[service_class]

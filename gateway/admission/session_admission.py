@@ -6,7 +6,7 @@ Deviations: the papers admit turns, or tasks that announce themselves. Here the 
 sessions are inferred; so no lineage, right or wrong, may stop the fleet (`balance_and_admit.py`: liveness).
 
 Invariants: a turn is admitted only if a candidate has room; turns of admitted sessions never wait for a
-place; the waiting room keeps its bounds (`waiting_room_limit.py`); in shadow mode nothing waits for a place.
+place; in shadow mode nothing waits for a place.
 """
 
 from collections.abc import Collection, Mapping
@@ -19,7 +19,6 @@ from gateway.admission.sessions import Member, Turn
 from gateway.admission.settings import AdmissionConfig
 from gateway.admission.tenants.quotas import Quota, Quotas, retry_after_s
 from gateway.admission.turn_request import ReplicaCapacity, TurnOutcome, TurnRequest
-from gateway.admission.waiting_room_limit import displaced_by, is_full
 from gateway.domain.decision import Admission, Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
 from gateway.domain.engine import EngineSignals, HostSignals
 from gateway.domain.fleet import ReplicaLoad
@@ -47,7 +46,7 @@ class SessionAdmission:
         graphs: Graphs | None = None,
     ) -> None:
         """`trusted`: tenants whose claims count; without tenants all claims count."""
-        self._config = config
+        self.config = config
         self._graphs = graphs if graphs is not None else Graphs(AegConfig())
         self._quotas = Quotas({})
         # Shared with all pools.
@@ -57,7 +56,6 @@ class SessionAdmission:
         self.pools: dict[PoolId, PoolAdmission] = {}
         self._turns: dict[RequestId, Turn] = {}
         self.records: list[Record] = []
-        self._displaced: list[tuple[RequestId, Refusal]] = []
         self._refusals = 0
         self.set_tenants(tenants or {}, trusted)
 
@@ -73,6 +71,9 @@ class SessionAdmission:
             pool.needs_scheduling = True
 
     # --- questions -----------------------------------------------------------------------------------
+
+    def weight(self, tenant: TenantId) -> float:
+        return self._weights.get(tenant, 1.0)
 
     def counts_tokens(self, tenant: TenantId) -> bool:
         return self._quotas.per_minute(tenant) is not None
@@ -94,8 +95,8 @@ class SessionAdmission:
             for load in room.candidates:
                 if load.running < self._max_running:
                     return would_wait or _ADMIT
-        if is_full(self._config, room, applicant):
-            return self._refuse(RefusalReason.QUEUE_FULL)
+        if room.full is not None:
+            return self.refuse(room.full)
         return Wait(reason=WaitReason.CONCURRENCY_FULL)
 
     def first_waits_for(self, pool: PoolId | None) -> WaitReason | None:
@@ -126,7 +127,7 @@ class SessionAdmission:
         if member.silence is not None and member.turn and member.is_pause:
             turn.silent_s = now - member.gap_since_s
         turn.is_aside = applicant.edge is Edge.SERVES and not member.has_results
-        is_shadow = self._config.shadow
+        is_shadow = self.config.shadow
         member.is_deprioritized = applicant.is_deprioritized and not is_shadow
         if member.is_deprioritized and member.is_in and not member.live and len(pool.queue):
             pool.release(member, now=now)
@@ -144,11 +145,6 @@ class SessionAdmission:
 
     def drain_queue(self, *, now: float) -> list[RequestId]:
         return [request for pool in self.pools.values() for request in pool.drain_queue(now=now)]
-
-    def displaced(self) -> list[tuple[RequestId, Refusal]]:
-        """Turns that have to leave the waiting room, each once. `turn_over` follows for each."""
-        out, self._displaced = self._displaced, []
-        return out
 
     def next_deadline_s(self) -> float | None:
         """When to call `drain_queue` without an event."""
@@ -213,7 +209,7 @@ class SessionAdmission:
         if found is None:
             found = self.pools[pool] = PoolAdmission(
                 pool,
-                self._config,
+                self.config,
                 cpu=self._cpu,
                 quotas=self._quotas,
                 weights=self._weights,
@@ -243,18 +239,15 @@ class SessionAdmission:
     ) -> Admission:
         applicant = turn.applicant
         pool = self.pools[applicant.pool]
-        if is_full(self._config, room, applicant):
-            leaving = displaced_by(applicant, pool, self.pools.values(), room, self._config)
-            if isinstance(leaving, RefusalReason):
-                if turn.charged:
-                    self.used(applicant.tenant, _NO_USAGE, charged=turn.charged, now=now)
-                return self._refuse(leaving)
-            self._displaced += [(request, self._refuse(RefusalReason.TENANT_SHARE)) for request in leaving]
+        if room.full is not None:
+            if turn.charged:
+                self.used(applicant.tenant, _NO_USAGE, charged=turn.charged, now=now)
+            return self.refuse(room.full)
         pool.hold(turn, now=now)
         self._turns[applicant.request] = turn
         return Wait(reason=reason)
 
-    def _refuse(self, reason: RefusalReason, message: str = "", wait_s: float = _BUSY_S) -> Refusal:
+    def refuse(self, reason: RefusalReason, message: str = "", wait_s: float = _BUSY_S) -> Refusal:
         """With a `retry_after_s` of its own, so that clients do not return together."""
         self._refusals += 1
         message = message or _MESSAGES[reason]
@@ -270,7 +263,7 @@ class SessionAdmission:
             return None
         per_minute = self._quotas.per_minute(tenant)
         what = f"The {per_minute:,} tokens per minute of this key's tenant are used up for {wait_s:.0f} s."
-        return self._refuse(RefusalReason.TENANT_QUOTA, what, wait_s)
+        return self.refuse(RefusalReason.TENANT_QUOTA, what, wait_s)
 
     def used(self, tenant: TenantId, usage: Usage, *, charged: float = 0.0, now: float) -> None:
         used = (usage.prompt_tokens or 0) + (usage.output_tokens or 0)

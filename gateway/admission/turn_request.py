@@ -6,7 +6,7 @@ import msgspec
 
 from gateway.cost.estimator import IsolatedCost
 from gateway.domain.agent_key import UNKNOWN_AGENT, AgentKey
-from gateway.domain.decision import Edge
+from gateway.domain.decision import Edge, RefusalReason
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Claims, Usage
@@ -38,9 +38,8 @@ class ReplicaCapacity(msgspec.Struct, frozen=True, kw_only=True):
     """Healthy replicas that may run the turn."""
     must_queue: bool
     """Others wait for the same replicas."""
-    waiting: int
-    """Turns in the waiting room."""
-    waiting_bytes: int
+    full: RefusalReason | None = None
+    """Why it cannot wait: the waiting room is full, and nobody leaves it."""
 
 
 class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):

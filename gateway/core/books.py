@@ -35,9 +35,11 @@ class Books:
     out: list[Command]
     """Commands of the event at hand, in order; records among them."""
     live: dict[RequestId, LiveRequest] = field(default_factory=dict)
-    waiting_room: WaitingRoom = field(default_factory=WaitingRoom)
+    waiting_room: WaitingRoom = field(init=False)
     ranks: Ranks = field(default_factory=Ranks)
     stream: Stream = field(init=False)
 
     def __post_init__(self) -> None:
+        limits = self.admission.config
+        self.waiting_room = WaitingRoom(limits.max_waiting, limits.max_waiting_bytes)
         self.stream = Stream(self.out)

@@ -60,12 +60,11 @@ def entry(name="s", tenant: str = "t", *, size=1000.0, arrived=0.0, since=0.0, *
     )
 
 
-def room(*, running=(0,), must_queue=False, waiting=0, waiting_bytes=0) -> ReplicaCapacity:
+def room(*, running=(0,), must_queue=False, full=None) -> ReplicaCapacity:
     return ReplicaCapacity(
         candidates=[ReplicaLoad(ReplicaId(f"{n}"), load) for n, load in enumerate(running)],
         must_queue=must_queue,
-        waiting=waiting,
-        waiting_bytes=waiting_bytes,
+        full=full,
     )
 
 
@@ -110,7 +109,6 @@ class Play:
         self.waiting: dict[str, Asked] = {}
         self.running: dict[str, Asked] = {}
         self.known: set[str] = set()
-        self.refused: list[SessionId | None] = []
         self.left: dict[ThreadId, tuple[float, ReplicaId | None]] = {}
         """Tokens of each conversation's last prompt, and where they are cached."""
 
@@ -125,15 +123,12 @@ class Play:
         request = f"r{self.count}"
         fields.setdefault("edge", Edge.CONTINUES if session in self.known else Edge.OPENS)
         fields.setdefault("task_arrived_s", self.now)
-        there = fields.pop("room", room(waiting=len(self.waiting)))
+        there = fields.pop("room", room())
         asked = applicant(request, session, **fields)
         if session is not None:
             self.workflow.arrived(_ref(asked), _facts(asked), asked.tenant, now=self.now)
         decision = self.policy.decide(asked, there, now=self.now)
         self.known.add(session or "")
-        for displaced, _ in self.policy.displaced():
-            self.refused.append(self.waiting.pop(displaced).session)
-            self.policy.turn_over(displaced, None, now=self.now)
         match type(decision).__name__:
             case "Admit":
                 self.running[request] = asked

@@ -1,6 +1,7 @@
 """The queue of a pool and its waiting room: classes, tenants, deadlines; who is refused where it is full."""
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,11 +12,10 @@ from gateway.admission.pack_queue import Entry, SessionQueue
 from gateway.admission.tenants.fair_share import FairShare
 from gateway.admission.tenants.quotas import Quota, Quotas, retry_after_s
 from gateway.core.turns.waiting_room import Lane, Waiting, WaitingRoom
-from gateway.domain.decision import RefusalReason, Wait, WaitReason
+from gateway.domain.decision import RefusalReason
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Claims
 from tests.admission import applicants
-from tests.admission.applicants import capped, room
 
 REACTIVE, PROACTIVE = ServiceClass.REACTIVE, ServiceClass.PROACTIVE
 numbers = itertools.count()
@@ -130,29 +130,9 @@ def test_the_longest_overdue_is_first_whatever_its_size_and_its_tenant():
     queue.take(SessionId("back"))
     queue.age(now=100.0)
     assert next_of(queue) == "b" and next_of(queue, may=lambda tenant: tenant != "b") == "a"
-    assert queue.newest_of(TenantId("b")) is queue.entries.get(SessionId("b")), "who may have to leave"
     queue.take(SessionId("b"))
     queue.take(SessionId("a"))
     assert next_of(queue) == "c" and not queue.overdue
-
-
-def test_the_newest_of_the_least_entitled_is_found():
-    queue, fair = make()
-    assert queue.least_entitled(apart_from=TenantId("a")) is None and queue.crowd(TenantId("a")) == 0
-    for name, tenant, service_class in (
-        ("a1", "a", REACTIVE),
-        ("a2", "a", PROACTIVE),
-        ("a3", "a", REACTIVE),
-        ("b1", "b", REACTIVE),
-    ):
-        queue.put(entry(name, tenant), service_class)
-    assert queue.least_entitled(apart_from=TenantId("b")) == "a" and queue.crowd(TenantId("a")) == 3
-    assert queue.newest_of(TenantId("a")) is queue.entries.get(SessionId("a2"))  # background work first
-    queue.take(SessionId("a2"))
-    assert queue.newest_of(TenantId("a")) is queue.entries.get(SessionId("a3"))
-    fair.weights = {TenantId("a"): 4.0}
-    queue.put(entry("c1", "c"), REACTIVE)
-    assert queue.least_entitled(apart_from=TenantId("c")) == "b"
 
 
 REACTIVE, PROACTIVE = ServiceClass.REACTIVE, ServiceClass.PROACTIVE
@@ -183,14 +163,19 @@ POOL = PoolId("pool")
 ANY, HOME = Lane(pool=POOL), Lane(pool=POOL, home=ReplicaId("a"))
 
 
-def turn(name: str, lane: Lane = ANY, *, arrived_s: float = 0.0, deadline_s: float = 50.0) -> Waiting:
+def turn(name: str, lane: Lane = ANY, *, tenant="t", arrived_s=0.0, deadline_s=50.0) -> Waiting:
     return Waiting(
-        request=RequestId(name), lane=lane, body_bytes=10, arrived_s=arrived_s, deadline_s=deadline_s
+        request=RequestId(name),
+        tenant=TenantId(tenant),
+        lane=lane,
+        body_bytes=10,
+        arrived_s=arrived_s,
+        deadline_s=deadline_s,
     )
 
 
-def room_with(*turns: Waiting) -> WaitingRoom:
-    room = WaitingRoom()
+def room_with(*turns: Waiting, max_turns: int = 4096, max_bytes: int = 1 << 30) -> WaitingRoom:
+    room = WaitingRoom(max_turns, max_bytes)
     for each in turns:
         room.enter(each)
     return room
@@ -222,8 +207,8 @@ def test_of_each_lane_the_first_in_order_of_arrival():
 
 def test_lanes_know_their_turns():
     room = room_with(turn("r1"), turn("r2", HOME), turn("r3"))
-    assert room.in_lane(ANY) == 2 and room.in_lane(HOME) == 1
-    assert room.in_lane(Lane(pool=PoolId("other"))) == 0
+    assert room.has_lane(ANY) and room.has_lane(HOME)
+    assert not room.has_lane(Lane(pool=PoolId("other")))
     assert [waiting.request for waiting in room.behind(room.first_of_each_lane(POOL)[0])] == ["r1", "r3"]
 
 
@@ -269,47 +254,43 @@ def test_a_turn_that_is_held_leaves_its_lane_and_comes_back_to_its_end():
     assert len(room) == 1 and not room.held(POOL)
 
 
-def test_overload_refuses_the_newest_of_the_least_entitled():
-    play = capped(1, max_waiting=4)
-    play.is_admitted("s0")
-    for number in range(1, 5):
-        play.is_admitted(f"t{number}", tenant="t", task_arrived_s=float(number))
-    assert play.ask("u1", tenant="u") == Wait(reason=WaitReason.BEHIND_OTHERS)
-    assert play.refused == ["t4"]
-    refused = play.ask("t5", tenant="t")
-    assert refused.reason is RefusalReason.TENANT_SHARE
-    assert play.ask("v1", tenant="v") == Wait(reason=WaitReason.BEHIND_OTHERS)
-    assert play.refused == ["t4", "t3"]
-    assert len(play.waiting) == 4
-
-
-def test_who_needs_a_place_in_the_waiting_room_need_not_be_smaller_than_who_has_it():
-    play = capped(1, max_waiting=4, max_waiting_bytes=100_000)
-    play.is_admitted("s0")
+def test_tenants_of_a_lane_take_turns():
+    room = room_with(*(turn(f"t{number}", tenant="t") for number in range(9)), turn("u0", tenant="u"))
+    out = []
     for number in range(4):
-        play.is_admitted(f"t{number}", tenant="t", body_bytes=2_000, task_arrived_s=float(number))
-    there = room(waiting=4, waiting_bytes=8_000)
-    assert play.ask("u1", tenant="u", body_bytes=30_000, room=there) == Wait(reason=WaitReason.BEHIND_OTHERS)
-    assert play.refused == ["t3"]
+        out += first(room)
+        room.leave(RequestId(out[-1]))
+        room.enter(turn(f"v{number}", tenant="v"))
+    assert out == ["t0", "u0", "t1", "v0"]
+
+
+def displaced(room: WaitingRoom, tenant: str, *, body_bytes=10, **weights: float) -> Any:
+    if not room.is_full(body_bytes):
+        return None
+    found = room.displaced_by(TenantId(tenant), body_bytes, lambda of: weights.get(of, 1.0))
+    return found.request if isinstance(found, Waiting) else found
+
+
+def test_a_full_room_loses_the_newest_of_the_tenant_with_the_most():
+    room = room_with(*(turn(f"t{number}", tenant="t") for number in range(3)), max_turns=4)
+    assert displaced(room, "u") is None
+    room.enter(turn("u0", tenant="u"))
+    assert displaced(room, "u") == "t2" and displaced(room, "v") == "t2"
+    assert displaced(room, "t") is RefusalReason.TENANT_SHARE
+    assert displaced(room, "v", t=4.0) == "u0"
+    room.hold(RequestId("t1"))
+    assert displaced(room, "u") == "t1", "its session has no slot: nothing is lost"
 
 
 def test_a_tenant_alone_is_refused_for_the_fleet():
-    play = capped(1, max_waiting=1)
-    play.is_admitted("s0")
-    play.is_admitted("s1")
-    reasons = [play.ask(f"s{number}") for number in (2, 3)]
-    assert all(each.reason is RefusalReason.QUEUE_FULL for each in reasons)
-    assert reasons[0].retry_after_s != reasons[1].retry_after_s
-    assert play.ask("s9", room=room(waiting_bytes=1 << 40)).reason is RefusalReason.QUEUE_FULL
+    assert displaced(room_with(turn("t0", tenant="t"), max_turns=1), "t") is RefusalReason.QUEUE_FULL
+    assert displaced(room_with(max_turns=0), "t") is RefusalReason.QUEUE_FULL
 
 
 def test_nobody_is_displaced_for_one_who_would_still_not_fit():
-    play = capped(1, max_waiting_bytes=100)
-    play.is_admitted("s0")
-    for number in range(3):
-        play.is_admitted(f"t{number}", tenant="t", body_bytes=10)
-    big = play.ask("u1", tenant="u", body_bytes=90, room=room(waiting_bytes=30))
-    assert big.reason is RefusalReason.QUEUE_FULL and play.refused == []
+    room = room_with(*(turn(f"t{number}", tenant="t") for number in range(3)), max_bytes=100)
+    assert displaced(room, "u", body_bytes=70) is None and displaced(room, "u", body_bytes=80) == "t2"
+    assert displaced(room, "u", body_bytes=81) is RefusalReason.QUEUE_FULL
 
 
 T, U = TenantId("t"), TenantId("u")

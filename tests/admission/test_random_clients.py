@@ -11,7 +11,6 @@ from gateway.domain.ids import SessionId, TenantId
 from tests.admission.applicants import Play, config
 from tests.examples import examples
 
-MAX_WAITING = 12
 SESSIONS = [f"s{number}" for number in range(14)]
 TENANTS = {session: f"t{number % 3}" for number, session in enumerate(SESSIONS)}
 
@@ -26,7 +25,6 @@ class Clients(RuleBasedStateMachine):
         settings_ = config(
             policy=policy,
             session_cap=2,
-            max_waiting=MAX_WAITING,
             packing={"order": order},
             classes={"age_s": 3.0},
             gaps={"unknown_tool_s": 20.0, "least_s": 2.0},
@@ -106,7 +104,6 @@ class Clients(RuleBasedStateMachine):
                 assert member.live == running
                 assert member.is_in or not running
                 assert not (member.is_in and member.session in pool.queue.entries)
-            assert len(self.play.waiting) <= MAX_WAITING
             assert pool.places.count == sum(pool.fair.held[tenant] for tenant in pool.places.by_tenant)
 
     @invariant()

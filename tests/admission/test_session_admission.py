@@ -49,12 +49,12 @@ def test_requests_of_no_session_take_no_place():
 
 
 def test_replicas_bound_turns_as_before():
-    play = Play(max_running_per_replica=1, max_waiting=1)
+    play = Play(max_running_per_replica=1)
     assert play.ask("s1", room=room(running=())).reason is RefusalReason.NO_REPLICA
     assert play.ask("s1") == Admit()
     assert play.ask("s1", room=room(running=(1,))) == Wait(reason=WaitReason.CONCURRENCY_FULL)
     assert play.ask("s1", room=room(must_queue=True)) == Wait(reason=WaitReason.CONCURRENCY_FULL)
-    refused = play.ask("s1", room=room(running=(1,), waiting=1))
+    refused = play.ask("s1", room=room(running=(1,), full=RefusalReason.QUEUE_FULL))
     assert isinstance(refused, Refusal) and refused.reason is RefusalReason.QUEUE_FULL
     assert play.pool.places.members[SessionId("s1")].live == 3
 
@@ -434,14 +434,11 @@ def test_what_was_charged_is_given_back_to_who_did_not_run():
     assert play.ask("s3", body_bytes=4000).reason is RefusalReason.TENANT_QUOTA
     play.leave("s2")
     assert play.ask("s3", body_bytes=4000).reason is WaitReason.WINDOW_FULL
-    play = Play(
-        SessionAdmission(
-            config(policy="session-cap", session_cap=1, max_waiting=0), {T: Quota(tokens_per_minute=1000)}
-        )
-    )
-    play.is_admitted("s1")
-    for _ in range(3):
-        assert play.ask("s2", body_bytes=4000).reason is RefusalReason.QUEUE_FULL
+    play.leave("s3")
+    full = room(full=RefusalReason.QUEUE_FULL)
+    refused = [play.ask("s2", body_bytes=4000, room=full) for _ in range(3)]
+    assert {each.reason for each in refused} == {RefusalReason.QUEUE_FULL}
+    assert refused[0].retry_after_s != refused[1].retry_after_s
 
 
 # --- coming, going, and coming again ---------------------------------------------------------------
@@ -943,15 +940,6 @@ def test_tools_of_an_evicted_session_count_no_longer_than_its_silence():
 def test_a_replica_with_several_caches_is_not_used_whole():
     play = Play().has(kv_tokens=800_000, ranks=8)
     assert play.pool.window.budget == pytest.approx(0.9 * 800_000)
-
-
-def test_a_tenant_that_fills_the_room_in_one_pool_makes_room_for_another_pools():
-    play = Play(policy="session-cap", session_cap=1, max_waiting=10)
-    for number in range(11):
-        play.ask(f"h{number}", tenant="h", pool="large")
-    play.ask("l0", tenant="u", pool="small")
-    assert isinstance(play.ask("l1", tenant="u", pool="small"), Wait)
-    assert sum(str(each.session).startswith("h") for each in play.waiting.values()) == 9
 
 
 @pytest.mark.parametrize(("claims", "keeps"), [(None, True), (Claims(resumes=False), False)])

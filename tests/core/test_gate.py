@@ -189,6 +189,30 @@ def test_a_full_waiting_room_is_full_in_an_outage_too():
     play >> down("a") >> arrived("r1") >> arrived("r2") << refuse("r2", RefusalReason.QUEUE_FULL)
 
 
+def test_tenants_take_turns_where_one_sends_a_flood():
+    play = Playbook(max_running_per_replica=1)
+    play >> arrived("r0", tenant="flood") << dispatch("r0", to="a")
+    for number in range(1, 6):
+        play >> arrived(f"r{number}", tenant="flood") << nothing
+    play >> arrived("u0", tenant="u") >> arrived("u1", tenant="u") << nothing
+    play >> left("r0") << dispatch("r1", to="a")
+    play >> left("r1") << dispatch("u0", to="a")
+    play >> left("u0") << dispatch("r2", to="a")
+    play >> left("r2") << dispatch("u1", to="a")
+
+
+def test_a_flood_that_fills_the_waiting_room_makes_room_for_another_tenant():
+    play = Playbook(max_running_per_replica=1, max_waiting=3)
+    play >> arrived("r0", tenant="flood") << dispatch("r0", to="a")
+    for number in range(1, 4):
+        play >> arrived(f"r{number}", tenant="flood") << nothing
+    play >> arrived("r4", tenant="flood") << refuse("r4", RefusalReason.QUEUE_FULL)
+    play >> arrived("u0", tenant="u") << refuse("r3", RefusalReason.TENANT_SHARE)
+    play >> arrived("r5", tenant="flood") << refuse("r5", RefusalReason.TENANT_SHARE)
+    play >> left("r0") << dispatch("r1", to="a")
+    play >> left("r1") << dispatch("u0", to="a")
+
+
 def test_nothing_is_sent_to_a_replica_that_fails_until_it_has_rested():
     play = Playbook(replicas="a b", health={"ejection_s": 5.0}, core={"max_attempts": 1})
     for number in range(3):

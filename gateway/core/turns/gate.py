@@ -22,7 +22,7 @@ from gateway.core.turns.dispatcher import CAPACITY_FREE_WORK, Dispatcher
 from gateway.core.turns.lifecycle import Step
 from gateway.core.turns.live import LiveRequest
 from gateway.core.turns.waiting_room import Lane, Waiting
-from gateway.domain.decision import Admit, Refusal, Wait, WaitReason
+from gateway.domain.decision import Admit, Refusal, RefusalReason, Wait, WaitReason
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId
 from gateway.domain.request import Work
@@ -60,7 +60,9 @@ class Gate:
             and (refusal := self._admission.charge(live.tenant, 0.0, now=now)) is not None
         ):
             return refusal
-        waiting = len(self.waiting_room.turns)
+        leaves, body_bytes = None, live.facts.body_bytes
+        if self.waiting_room.is_full(body_bytes):
+            leaves = self.waiting_room.displaced_by(live.tenant, body_bytes, self._admission.weight)
         is_outage = not candidates and self._config.no_replica_wait_s > 0
         if is_outage:
             candidates = self._fleet.absent(live.pool, only=live.home)
@@ -69,9 +71,8 @@ class Gate:
             candidates=candidates,
             must_queue=is_outage
             or (bool(candidates) and not is_open)
-            or (waiting > 0 and self.waiting_room.in_lane(lane) > 0),
-            waiting=waiting,
-            waiting_bytes=self.waiting_room.body_bytes,
+            or (bool(self.waiting_room.turns) and self.waiting_room.has_lane(lane)),
+            full=leaves if isinstance(leaves, RefusalReason) else None,
         )
         # Only a session's slot depends on the tokens that it holds.
         tokens = self._forecasts.expected_tokens(live) if live.session is not None else 0.0
@@ -92,10 +93,8 @@ class Gate:
                 self._dispatcher.submit(live, candidates, tokens, now=now)
                 return None
             case Wait():
-                for request, refusal in self._admission.displaced():
-                    gone = self._live[request]
-                    self.leave_waiting_room(gone, now=now)
-                    self._completion.refuse(gone, refusal, now=now)
+                if isinstance(leaves, Waiting):
+                    self._displace(self._live[leaves.request], now=now)
                 if is_outage and decision.reason is WaitReason.CONCURRENCY_FULL:
                     decision = _NO_REPLICA
                 self._park(live, decision, now=now)
@@ -104,6 +103,10 @@ class Gate:
                 return decision
             case _:
                 assert_never(decision)
+
+    def _displace(self, live: LiveRequest, *, now: float) -> None:
+        self.leave_waiting_room(live, now=now)
+        self._completion.refuse(live, self._admission.refuse(RefusalReason.TENANT_SHARE), now=now)
 
     def _park(self, live: LiveRequest, wait: Wait, *, now: float) -> None:
         live.step(Step.WAIT)
@@ -115,6 +118,7 @@ class Gate:
         self.waiting_room.enter(
             Waiting(
                 request=live.request,
+                tenant=live.tenant,
                 lane=live.lane,
                 body=live.body,
                 body_bytes=live.facts.body_bytes,
