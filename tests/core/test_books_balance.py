@@ -126,7 +126,8 @@ class Books(RuleBasedStateMachine):
             assert running < MAX_RUNNING, "a full replica was given more"
         if known.phase == "waiting":
             for other in self.known.values():
-                if other.phase == "waiting" and other.choice == known.choice:
+                is_equal = (other.choice, other.event.tenant) == (known.choice, known.event.tenant)
+                if other.phase == "waiting" and is_equal:
                     assert other.entered >= known.entered, "overtook its equal"
         known.phase, known.replica = "submitted", replica
         known.tried = [*known.tried, replica]

@@ -308,7 +308,7 @@ async def test_where_no_key_counts_the_operator_sees_it(start, tmp_path):
     assert "no client key is valid" in failing
     key = StoredKey(name="a", tenant="default", hash=hash_key("any"), created=datetime.now(UTC))
     file.write_bytes(msgspec.json.encode(key) + b"\n")
-    await eventually(lambda: not bench.gateway._tenants.has_no_key)
+    await eventually(lambda: not bench.gateway._client_keys.has_no_key)
     assert (await bench.control(get(b"/turnpike/readyz"))).json()["failing"] == []
 
 

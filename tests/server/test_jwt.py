@@ -141,7 +141,7 @@ async def test_keys_come_from_a_url_and_fail_closed(start):
     await idp.open()
     bench = await start(tenants=TEAMS, jwt=settings(f"http://127.0.0.1:{idp.port}/keys"))
     bench.may_log_errors = True
-    tokens, right = bench.gateway._tenants.tokens, token(at=bench.gateway._clock())
+    tokens, right = bench.gateway._client_keys.tokens, token(at=bench.gateway._clock())
     assert await status_of(bench, right) == 401, "no keys are known"
     assert await status_of(bench, "tp-b") == 200
     served[0] = answer(jwks(r=RSA).encode())
