@@ -13,10 +13,10 @@ from gateway.server.mcp.proxy import McpProxy
 from gateway.server.mcp.servers import McpServer
 from gateway.server.proxy.content_listeners import ContentListeners
 from gateway.server.proxy.handler import ProxyHandler
+from gateway.server.proxy.open_ticket import Tickets
 from gateway.server.proxy.prepare import RequestPreparation
 from gateway.server.proxy.relay import ResponseRelay
 from gateway.server.proxy.send import UpstreamSender
-from gateway.server.proxy.tickets import Tickets
 from gateway.server.proxy.upstream_request import Outbound
 from gateway.server.proxy.websockets import Tunnels
 from gateway.server.replicas.replica_watch import ReplicaWatch

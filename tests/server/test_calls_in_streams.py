@@ -11,7 +11,7 @@ import pytest
 
 from demo.install import install_agents
 from demo.processes import Children
-from gateway.server.proxy import driver
+from gateway.server.proxy import ticket
 from tests.clients.programs import FRAMEWORKS_KIT
 from tests.project.layout import ROOT
 from tests.server.bench import DONE, STREAM_HEAD, Bench, answer, chunk, eventually, get, post, sends
@@ -74,7 +74,7 @@ async def test_calls_are_told_while_their_answer_goes_on(start):
 
 @pytest.mark.parametrize("is_streamed", [True, False])
 async def test_an_answer_that_comes_at_once_hands_over_its_calls(start, is_streamed, monkeypatch):
-    monkeypatch.setattr(driver, "MAX_ARGUMENTS_BYTES", 10)
+    monkeypatch.setattr(ticket, "MAX_ARGUMENTS_BYTES", 10)
     bench = await start()
     handed = Handed(bench)
     calls = {"c1": "{}", "c2": '{"long": "arguments"}', "c3": '{"is": "cut'}

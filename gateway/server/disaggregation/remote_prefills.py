@@ -23,8 +23,9 @@ from gateway.domain.request import Usage
 from gateway.requests.kv_transfer import CONNECTORS, prefill_leg_body
 from gateway.server.disaggregation.kv_fetches import Fetch
 from gateway.server.http.request_parser import HttpRequest
-from gateway.server.proxy.driver import Driver, Ticket
+from gateway.server.proxy.driver import Driver
 from gateway.server.proxy.internal_responses import ask_unseen, usage_of
+from gateway.server.proxy.ticket import Ticket
 from gateway.server.proxy.upstream_request import Outbound
 from gateway.upstream.errors import ConnectFailed, ConnectTimedOut, LocalFault, UpstreamError
 from gateway.upstream.health_probes import HealthChecks

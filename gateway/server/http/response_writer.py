@@ -18,7 +18,7 @@ from gateway.wire.headers import get_header
 
 if TYPE_CHECKING:
     from gateway.server.http.listener import Listener
-    from gateway.server.proxy.driver import Ticket
+    from gateway.server.proxy.ticket import Ticket
 
 
 class Framing(enum.Enum):

@@ -38,9 +38,9 @@ from gateway.server.http.response_writer import refusal_parts
 from gateway.server.picker import answers, messages
 from gateway.server.picker.links import Passed, PickerLinks, StreamError
 from gateway.server.proxy.decision_headers import receipts
-from gateway.server.proxy.driver import Ticket
 from gateway.server.proxy.milestones import Milestones, catch_up
 from gateway.server.proxy.prepare import Prepared, refusal_of
+from gateway.server.proxy.ticket import Ticket
 from gateway.server.serving import ProxyParts
 from gateway.upstream.errors import ConnectFailed
 from gateway.upstream.one_shot import in_task

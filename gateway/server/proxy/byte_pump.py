@@ -20,8 +20,8 @@ from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.connection_states import State
 from gateway.server.http.request_head import RequestHead
 from gateway.server.http.response_writer import Framing
-from gateway.server.proxy.driver import Ticket
 from gateway.server.proxy.milestones import Milestones, catch_up
+from gateway.server.proxy.ticket import Ticket
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerCut
 from gateway.upstream.response_head import ResponseHead

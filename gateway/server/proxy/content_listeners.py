@@ -7,7 +7,7 @@ from gateway.responses.content import ResponseContent
 from gateway.server.http.request_parser import HttpRequest
 from gateway.server.prefill_ahead.retained_request import RetainedRequest
 from gateway.server.prefill_ahead.speculative_prefill import SpeculativePrefills
-from gateway.server.proxy.driver import Ticket
+from gateway.server.proxy.ticket import Ticket
 from gateway.telemetry.first_words import FirstWords
 from gateway.telemetry.otel.contents import Contents
 from gateway.telemetry.otel.trace_context import TraceContexts

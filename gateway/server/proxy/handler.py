@@ -1,8 +1,8 @@
 """One request, from top to bottom: prepared, decided, sent, relayed.
 
 The listener has parsed and authenticated it (`request.head.caller`). Each step is a module, and hands one
-value to the next: `prepare.py` a `Prepared`, `tickets.py` a `Ticket` of the brain, `send.py` a response that
-has `Begun`, which `relay.py` passes to the client. Leaving the ticket's `with` block accounts for it,
+value to the next: `prepare.py` a `Prepared`, `open_ticket.py` a `Ticket` of the brain, `send.py` a response
+that has `Begun`, which `relay.py` passes to the client. Leaving the ticket's `with` block accounts for it,
 however it is left.
 """
 
@@ -15,10 +15,10 @@ from gateway.core import refusals
 from gateway.domain.request import Work
 from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.request_parser import HttpRequest
+from gateway.server.proxy.open_ticket import Tickets
 from gateway.server.proxy.prepare import RequestPreparation
 from gateway.server.proxy.relay import ResponseRelay
 from gateway.server.proxy.send import UpstreamSender
-from gateway.server.proxy.tickets import Tickets
 from gateway.server.proxy.websockets import Tunnels
 
 _log: Final = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import msgspec
 
 from gateway.core import events as ev
 from gateway.responses.observer import ResponseObserver
-from gateway.server.proxy.driver import Ticket
+from gateway.server.proxy.ticket import Ticket
 
 # No time at all would need a task (`upstream/one_shot.py`).
 _PAUSE_S: Final = 1e-3

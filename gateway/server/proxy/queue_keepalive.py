@@ -18,7 +18,7 @@ from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.request_head import RequestHead
 from gateway.server.http.response_writer import Framing
 from gateway.server.proxy.byte_pump import Write
-from gateway.server.proxy.driver import Ticket
+from gateway.server.proxy.ticket import Ticket
 from gateway.upstream.response_head import EVENT_STREAM, ResponseHead
 from gateway.wire.inflate import INFLATABLE, Inflater, InflationError
 from gateway.wire.sse_keepalive import error_event, is_codex, keep_alive

@@ -6,9 +6,9 @@ from gateway.responses.observer import ResponseObserver, observe
 from gateway.server.http.client_connection import ClientConnection
 from gateway.server.proxy.byte_pump import BytePump, Write, framing_of, pass_whole
 from gateway.server.proxy.content_listeners import ContentListeners
-from gateway.server.proxy.driver import Ticket
 from gateway.server.proxy.prepare import Prepared
 from gateway.server.proxy.send import Begun
+from gateway.server.proxy.ticket import Ticket
 from gateway.upstream.health_probes import HealthChecks
 
 

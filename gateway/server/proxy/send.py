@@ -20,11 +20,12 @@ from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.request_head import RequestHead
 from gateway.server.http.request_parser import HttpRequest
 from gateway.server.proxy.decision_headers import receipts
-from gateway.server.proxy.driver import Driver, Ticket
+from gateway.server.proxy.driver import Driver
 from gateway.server.proxy.internal_responses import read_whole
+from gateway.server.proxy.open_ticket import Tickets
 from gateway.server.proxy.prepare import Prepared
 from gateway.server.proxy.queue_keepalive import QueueKeepAlive
-from gateway.server.proxy.tickets import Tickets
+from gateway.server.proxy.ticket import Ticket
 from gateway.server.proxy.upstream_request import Outbound
 from gateway.telemetry.histograms import Histogram
 from gateway.upstream.connection import UpstreamConnection

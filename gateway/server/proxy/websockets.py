@@ -29,9 +29,9 @@ from gateway.domain.request import Answer, Protocol, RequestFacts, Work
 from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.request_head import RequestHead
 from gateway.server.http.request_parser import HttpRequest
-from gateway.server.proxy.driver import Ticket
 from gateway.server.proxy.prepare import Prepared, RequestPreparation
 from gateway.server.proxy.send import Begun
+from gateway.server.proxy.ticket import Ticket
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerCut
 from gateway.upstream.one_shot import OneShot

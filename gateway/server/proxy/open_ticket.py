@@ -3,8 +3,9 @@
 import msgspec
 
 from gateway.domain.ids import SessionId
-from gateway.server.proxy.driver import Driver, Ticket
+from gateway.server.proxy.driver import Driver
 from gateway.server.proxy.prepare import Prepared
+from gateway.server.proxy.ticket import Ticket
 from gateway.server.storage.tenant_usage import UsageReservations
 from gateway.telemetry.otel.trace_context import TraceContexts
 
