@@ -26,7 +26,7 @@ from gateway.config.server import worker_count
 from gateway.dashboard.terminal import LineFormatter, Printable
 from gateway.domain.printable import printable
 from gateway.history.service import add_history
-from gateway.server.admin.loaded_secrets import check_references
+from gateway.server.admin.loaded_references import check_references
 from gateway.server.admin.settings_reload import Read, set_log_format, set_log_level
 from gateway.server.aggregator.command import add_control
 from gateway.server.app import Gateway

@@ -19,8 +19,8 @@ from gateway.core import events as ev
 from gateway.core.coordinator import Coordinator
 from gateway.domain.ids import ReplicaId
 from gateway.domain.session_ids import keyed_ids
-from gateway.server.admin.certificates import CertificateEnds
-from gateway.server.admin.loaded_secrets import LoadedSecrets, read_references
+from gateway.server.admin.certificate_expiry import CertificateExpiry
+from gateway.server.admin.loaded_references import LoadedReferences, read_references
 from gateway.server.admin.settings_reload import (
     Read,
     SettingsReload,
@@ -110,7 +110,7 @@ class Gateway:
         servers = open_servers(config, environ, tls=references.upstream_tls, local_faults=local_faults)
         self.serving = Serving(config, self._parts, self.replica_watch, self.telemetry.metrics, servers)
         self._tls = references.server_tls
-        self._certificates = CertificateEnds(references.certificate_ends)
+        self._certificates = CertificateExpiry(references.certificate_ends)
         self.telemetry.metrics.certificate_ends = self._certificates.ends
         proxies = TrustedProxies(config.server.trusted_proxies)
         self.listener = self._open_listener(proxies, servers)
@@ -297,7 +297,7 @@ class Gateway:
 
     # --- settings that change ----------------------------------------------------------------------
 
-    def _apply_settings(self, config: Config, references: LoadedSecrets) -> None:
+    def _apply_settings(self, config: Config, references: LoadedReferences) -> None:
         """All at once, and the same for settings that were there before: so a failure is undone."""
         server = config.server
         self.driver.send(ev.SettingsChanged(references.brain))

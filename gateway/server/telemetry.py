@@ -23,7 +23,7 @@ from gateway.domain.records import Record
 from gateway.server.admin.access import ControlAccess
 from gateway.server.admin.api import ControlPlane, Process
 from gateway.server.admin.audit import Audit
-from gateway.server.admin.certificates import ending
+from gateway.server.admin.certificate_expiry import ending
 from gateway.server.admin.events import Events
 from gateway.server.admin.history_proxy import HistoryProxy
 from gateway.server.auth.client_keys import ClientKeys

@@ -15,7 +15,7 @@ import trustme
 
 from gateway.config.load import ConfigError, load_config
 from gateway.config.tenants import StoredKey
-from gateway.server.admin.certificates import CertificateEnds
+from gateway.server.admin.certificate_expiry import CertificateExpiry
 from gateway.server.auth.client_keys import hash_key
 from gateway.server.http import access_log
 from gateway.server.runtime import workers
@@ -261,7 +261,7 @@ async def test_the_end_of_its_own_certificate_is_told_and_a_renewed_one_is(
 
 def test_it_is_logged_once_a_day_from_two_weeks_before_the_end(caplog):
     caplog.set_level(logging.WARNING)
-    ends = CertificateEnds({"picker.tls_certificate": 20 * DAY_S})
+    ends = CertificateExpiry({"picker.tls_certificate": 20 * DAY_S})
     for quarter in range(4 * 22):
         ends.warn(now=quarter * DAY_S / 4)
     assert caplog.text.count("certificate_expires") == 15

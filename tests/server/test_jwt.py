@@ -16,7 +16,7 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from gateway.config.jwt import JwtConfig
 from gateway.config.load import ConfigError, load_config
-from gateway.server.admin.loaded_secrets import read_references
+from gateway.server.admin.loaded_references import read_references
 from gateway.server.auth.jwt_tokens import JwtTokens, read_jwks, require_pyjwt
 from tests.server.bench import Backend, answer, bearer, post
 from tests.server.test_reload import reload, tenant

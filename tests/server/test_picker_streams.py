@@ -11,7 +11,7 @@ import trustme
 
 from gateway.config.load import ConfigError, load_config
 from gateway.core import refusals
-from gateway.server.admin.loaded_secrets import check_references
+from gateway.server.admin.loaded_references import check_references
 from gateway.server.picker.checking import check_picker
 from tests.server.bench import CHAT, CHAT_ANSWER, eventually
 from tests.server.envoy_stream import ask, body, headers, leave, place, said

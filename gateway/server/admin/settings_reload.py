@@ -20,7 +20,7 @@ from aiohttp import web
 from gateway.config import Config
 from gateway.config.changes import Change, changes, moved_between_pools, read_anew
 from gateway.config.load import ConfigError
-from gateway.server.admin.loaded_secrets import LoadedSecrets, read_references
+from gateway.server.admin.loaded_references import LoadedReferences, read_references
 from gateway.telemetry.log_lines import JsonFormatter, log_event
 
 _log: Final = logging.getLogger(__name__)
@@ -38,10 +38,10 @@ class SettingsReload:
     def __init__(
         self,
         config: Config,
-        references: LoadedSecrets,
+        references: LoadedReferences,
         environ: Mapping[str, str],
         read: Read,
-        apply_config: Callable[[Config, LoadedSecrets], None],
+        apply_config: Callable[[Config, LoadedReferences], None],
     ) -> None:
         """`apply_config`: has every part of the gateway go by these settings from now on."""
         self._config = config

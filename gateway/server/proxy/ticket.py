@@ -55,9 +55,12 @@ class Ticket:
 
     def __exit__(self, *_: object) -> None:
         if not self.is_over:
-            self._end(ev.ClientLeft(self.request, self.seen() if self.seen is not None else None))
+            self._client_left()
         self.seen = self.on_cancel = None  # they refer to who refers to us
         self._driver.tickets.pop(self.request, None)
+
+    def _client_left(self) -> None:
+        self._end(ev.ClientLeft(self.request, self.seen() if self.seen is not None else None))
 
     async def decision(self) -> Dispatch | Refuse | RemotePrefill:
         """The brain's next decision. After `Refuse` the ticket is over; after `RemotePrefill` comes

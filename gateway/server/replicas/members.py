@@ -21,7 +21,7 @@ from gateway.config.upstream import DiscoveryConfig, KvEventsConfig, ReplicaName
 from gateway.core import events as ev
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.fleet.membership import SET, Changes, Member, Membership, MembershipError
-from gateway.server.admin.loaded_secrets import LoadedSecrets
+from gateway.server.admin.loaded_references import LoadedReferences
 from gateway.server.cluster.drains import Drains
 from gateway.server.replicas.endpoint_slices import EndpointSnapshot
 from gateway.server.replicas.kubernetes import KubernetesDiscovery
@@ -52,7 +52,7 @@ class Members:
     def __init__(
         self,
         config: Config,
-        references: LoadedSecrets,
+        references: LoadedReferences,
         *,
         clock: Callable[[], float],
         local_faults: LocalFaults,
@@ -97,7 +97,7 @@ class Members:
         self._follow_feeds()
         tasks.supervise("registrations", self._look_after)
 
-    def apply_config(self, config: Config, references: LoadedSecrets) -> None:
+    def apply_config(self, config: Config, references: LoadedReferences) -> None:
         self._config, self._references = config, references
         changes = self._membership.replace_configured(_members(config))
         for member in changes.left:

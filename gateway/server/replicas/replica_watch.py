@@ -11,7 +11,7 @@ from gateway.config import Config
 from gateway.core import events as ev
 from gateway.domain.engine import EngineSignals
 from gateway.domain.ids import ReplicaId
-from gateway.server.admin.loaded_secrets import LoadedSecrets
+from gateway.server.admin.loaded_references import LoadedReferences
 from gateway.server.proxy.driver import Driver
 from gateway.server.replicas.members import Members
 from gateway.server.runtime.tasks import TaskGroup
@@ -26,7 +26,7 @@ class ReplicaWatch:
     def __init__(
         self,
         config: Config,
-        references: LoadedSecrets,
+        references: LoadedReferences,
         driver: Driver,
         telemetry: Telemetry,
         *,
@@ -62,7 +62,7 @@ class ReplicaWatch:
         self._tasks = tasks
         self.members.open(tasks, self._joined, self._left)
 
-    def apply_config(self, config: Config, references: LoadedSecrets) -> None:
+    def apply_config(self, config: Config, references: LoadedReferences) -> None:
         self.health.apply_config(
             config.upstream,
             has_several_pools=len(config.pools) > 1,

@@ -15,7 +15,7 @@ from gateway.config.load import ConfigError, named, read_api_key
 from gateway.config.server import worker_count
 from gateway.core.live_settings import LiveSettings
 from gateway.domain.ids import PoolId, ReplicaId
-from gateway.server.admin.certificates import read_ends
+from gateway.server.admin.certificate_expiry import read_expiry
 from gateway.server.auth.client_address import TrustedProxies
 from gateway.server.auth.jwt_tokens import Keys, read_jwks_file
 from gateway.server.mcp.servers import open_servers
@@ -25,7 +25,7 @@ from gateway.upstream.replica import Address
 from gateway.upstream.tls import PeerTls, upstream_tls
 
 
-class LoadedSecrets(NamedTuple):
+class LoadedReferences(NamedTuple):
     replica_keys: dict[ReplicaId, str | None]
     """Of the replicas that the settings name."""
     pool_keys: dict[PoolId, str | None]
@@ -40,7 +40,7 @@ class LoadedSecrets(NamedTuple):
     """Digests of what is read again, by the settings that name it."""
 
 
-def read_references(config: Config, environ: Mapping[str, str]) -> LoadedSecrets:
+def read_references(config: Config, environ: Mapping[str, str]) -> LoadedReferences:
     """Blocks. Raises ConfigError, OSError or ValueError."""
     replica_keys, pool_keys = {}, {}
     for pool in config.pools:
@@ -57,14 +57,14 @@ def read_references(config: Config, environ: Mapping[str, str]) -> LoadedSecrets
     tls = _server_tls("picker", picker.tls_certificate, picker.tls_key)
     if tls is not None and picker.tls_client_ca:
         tls.load_verify_locations(picker.tls_client_ca)  # gRPC does not say what is wrong with them
-    return LoadedSecrets(
+    return LoadedReferences(
         replica_keys,
         pool_keys,
         upstream_tls(config),
         _server_tls("server", server.tls_certificate, server.tls_key),
         live_settings(config),
         read_jwks_file(config.jwt) if config.jwt is not None else None,
-        read_ends(config),
+        read_expiry(config),
         dict(_digests(config)),
     )
 

@@ -13,7 +13,7 @@ _DAY_S: Final = 86_400.0
 SERVER: Final = "server.tls_certificate"
 
 
-def read_ends(config: Config) -> dict[str, float]:
+def read_expiry(config: Config) -> dict[str, float]:
     """By the setting that names its file, as Unix time. Blocks."""
     server, picker, peers = config.server, config.picker, config.shared
     files = {
@@ -26,7 +26,7 @@ def read_ends(config: Config) -> dict[str, float]:
     return {name: float(ssl.cert_time_to_seconds(end)) for name, end in found}
 
 
-class CertificateEnds:
+class CertificateExpiry:
     def __init__(self, ends: dict[str, float]) -> None:
         self.ends = ends
         self._warns_at_s = 0.0
