@@ -87,9 +87,9 @@ def load_config(
         here = f"; or name {DEFAULT_FILE}, which is here" if not path and Path(DEFAULT_FILE).exists() else ""
         missing = f"pools: no backend is given; use --backend URL, or [[pools]] in a file{here}"
         raise ConfigError(f"{source}: {missing}")
-    if (infinite := _infinite_key(tree)) is not None:
-        raise ConfigError(f"{origins.get(infinite, source)}: {infinite}: it has to be a finite number")
     try:
+        if (infinite := _infinite_key(tree)) is not None:
+            raise msgspec.ValidationError(f"it has to be a finite number - at `$.{infinite}`")
         config = msgspec.convert(tree, Config)
     except msgspec.ValidationError as error:
         what = _explain(str(error), tree)

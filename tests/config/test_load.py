@@ -158,6 +158,13 @@ def test_it_names_where_a_value_came_from_if_not_from_the_file(write):
     assert elsewhere.startswith(path)
 
 
+def test_an_infinite_number_is_named_after_the_variable_that_has_it(write):
+    pools = '[{ replicas = [{ url = "http://a", weight = inf }] }]'
+    environ = {"TURNPIKE_POOLS": pools}
+    with pytest.raises(ConfigError, match=r"^environment variable TURNPIKE_POOLS: pools\[0\].replicas\[0\]"):
+        load_config(None, environ, {})
+
+
 def test_a_typo_in_the_environment_is_not_passed_over(write):
     assert complaint(write(""), {"TURNPIKE_SEVER__LISTEN": "x"}) == (
         "environment variable TURNPIKE_SEVER__LISTEN: there is no section `sever`"

@@ -89,8 +89,8 @@ class WaitingRoom:
             return RefusalReason.QUEUE_FULL
         if crowd(most) <= crowd(tenant):
             return RefusalReason.TENANT_SHARE
-        newest_first = list(reversed(self._by_tenant[most].values()))
-        leaves = next((each for each in newest_first if each.is_held), newest_first[0])
+        turns = self._by_tenant[most].values()
+        leaves = next((each for each in reversed(turns) if each.is_held), next(reversed(turns)))
         fits = self.body_bytes - leaves.body_bytes + body_bytes <= self._max_bytes
         return leaves if fits else RefusalReason.QUEUE_FULL
 
