@@ -95,8 +95,8 @@ class SessionAdmission:
             for load in room.candidates:
                 if load.running < self._max_running:
                     return would_wait or _ADMIT
-        if room.full is not None:
-            return self.refuse(room.full)
+        if (full := room.full()) is not None:
+            return self.refuse(full)
         return Wait(reason=WaitReason.CONCURRENCY_FULL)
 
     def first_waits_for(self, pool: PoolId | None) -> WaitReason | None:
@@ -239,10 +239,10 @@ class SessionAdmission:
     ) -> Admission:
         applicant = turn.applicant
         pool = self.pools[applicant.pool]
-        if room.full is not None:
+        if (full := room.full()) is not None:
             if turn.charged:
                 self.used(applicant.tenant, _NO_USAGE, charged=turn.charged, now=now)
-            return self.refuse(room.full)
+            return self.refuse(full)
         pool.hold(turn, now=now)
         self._turns[applicant.request] = turn
         return Wait(reason=reason)

@@ -1,6 +1,6 @@
 """The inputs of admission: a turn that arrives, the capacity for it, and its outcome."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -38,8 +38,9 @@ class ReplicaCapacity(msgspec.Struct, frozen=True, kw_only=True):
     """Healthy replicas that may run the turn."""
     must_queue: bool
     """Others wait for the same replicas."""
-    full: RefusalReason | None = None
-    """Why it cannot wait: the waiting room is full, and nobody leaves it."""
+    full: Callable[[], RefusalReason | None]
+    """Why it cannot wait: the waiting room is full, and nobody leaves it. Called if it has to; it compares
+    tenants."""
 
 
 class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -64,7 +64,7 @@ def room(*, running=(0,), must_queue=False, full=None) -> ReplicaCapacity:
     return ReplicaCapacity(
         candidates=[ReplicaLoad(ReplicaId(f"{n}"), load) for n, load in enumerate(running)],
         must_queue=must_queue,
-        full=full,
+        full=lambda: full,
     )
 
 

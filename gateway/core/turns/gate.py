@@ -60,9 +60,13 @@ class Gate:
             and (refusal := self._admission.charge(live.tenant, 0.0, now=now)) is not None
         ):
             return refusal
-        leaves, body_bytes = None, live.facts.body_bytes
-        if self.waiting_room.is_full(body_bytes):
-            leaves = self.waiting_room.displaced_by(live.tenant, body_bytes, self._admission.weight)
+        leaves: Waiting | RefusalReason | None = None
+
+        def full() -> RefusalReason | None:
+            nonlocal leaves
+            leaves = self._displaced_by(live)
+            return leaves if isinstance(leaves, RefusalReason) else None
+
         is_outage = not candidates and self._config.no_replica_wait_s > 0
         if is_outage:
             candidates = self._fleet.absent(live.pool, only=live.home)
@@ -72,7 +76,7 @@ class Gate:
             must_queue=is_outage
             or (bool(candidates) and not is_open)
             or (bool(self.waiting_room.turns) and self.waiting_room.has_lane(lane)),
-            full=leaves if isinstance(leaves, RefusalReason) else None,
+            full=full,
         )
         # Only a session's slot depends on the tokens that it holds.
         tokens = self._forecasts.expected_tokens(live) if live.session is not None else 0.0
@@ -103,6 +107,13 @@ class Gate:
                 return decision
             case _:
                 assert_never(decision)
+
+    def _displaced_by(self, live: LiveRequest) -> Waiting | RefusalReason | None:
+        """None where the waiting room is not full."""
+        room, body_bytes = self.waiting_room, live.facts.body_bytes
+        if not room.is_full(body_bytes):
+            return None
+        return room.displaced_by(live.tenant, body_bytes, self._admission.weight)
 
     def _displace(self, live: LiveRequest, *, now: float) -> None:
         self.leave_waiting_room(live, now=now)
