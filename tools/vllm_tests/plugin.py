@@ -24,7 +24,7 @@ import vllm.transformers_utils.repo_utils
 from benchmarks.gateway import gateway
 from benchmarks.processes import guarded
 from lab.engine import tiny_model
-from tools.vllm_tests.__main__ import REPORT_VARIABLE, THROUGH_VARIABLE, Outcome, without_adapters
+from tools.vllm_tests.__main__ import REPORT_VARIABLE, THROUGH_VARIABLE, Outcome, outcomes, without_adapters
 
 _MODEL: Final = str(tiny_model.build())
 
@@ -38,6 +38,12 @@ class _Tokenizers:
     @staticmethod
     def from_pretrained(*_: Any, **__: Any) -> Any:
         return transformers.PreTrainedTokenizerFast.from_pretrained(_MODEL)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if THROUGH_VARIABLE in os.environ:
+        direct = outcomes(Path(os.environ[THROUGH_VARIABLE]))
+        items[:] = [item for item in items if item.nodeid in direct and direct[item.nodeid].passed]
 
 
 @pytest.hookimpl(wrapper=True)
