@@ -85,8 +85,13 @@ def arms(tree: Path = ROOT) -> dict[str, Arm]:
     }
 
 
-ROUTED: Final = (
-    OURS,
-    *("smg", "vllm_router", "smg_round_robin", "smg_sticky", "vllm_router_hash", "vllm_router_sticky"),
+ROUTERS: Final = (
+    "smg",
+    "vllm_router",
+    "smg_round_robin",
+    "smg_sticky",
+    "vllm_router_hash",
+    "vllm_router_sticky",
 )
+ROUTED: Final = (OURS, *ROUTERS)
 """Turnpike and all routers."""

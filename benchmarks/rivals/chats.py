@@ -19,10 +19,10 @@ from benchmarks.processes import Strangers
 from benchmarks.rivals import aiperf
 from benchmarks.rivals.aiperf import Load, Profile
 from benchmarks.rivals.arms import FOR_VLLM_ROUTER, MODEL, NONE, OURS, Arm
-from benchmarks.rivals.judging import Bound, Figures
+from benchmarks.rivals.judging import BEST_ROUTER, Bound, Figures
 from benchmarks.stock_engines import PrefixCache, empty, stock_engines
 
-ROWS: Final = {4.0: 40, 1.5: 40, 0.5: 20, 0.15: 40}
+ROWS: Final = {4.0: 40, 2.5: 40, 1.5: 40, 1.0: 20, 0.5: 20, 0.15: 40}
 """Pause between turns in seconds → conversations at a time."""
 QUICK_ROWS: Final = (4.0, 0.15)
 SHORT_OF_KV_S: Final = 0.3
@@ -39,8 +39,12 @@ def bounds(pause_s: float) -> list[Bound]:
         Bound(figure="duration_s", at_most=None if is_short else 1.03),
         Bound(figure="ttft_mean_ms", at_most=None if is_short else 1.05),
         Bound(figure="requests_per_s", to=NONE, at_least=1.15 if is_short else None),
+        Bound(figure="requests_per_s", to=BEST_ROUTER, is_more_better=True),
         Bound(figure="requests_per_s", to="turnpike_shadow"),
+        Bound(figure="ttft_mean_ms", to=NONE),
+        Bound(figure="ttft_mean_ms", to=BEST_ROUTER),
         Bound(figure="ttft_p99_ms", to=NONE, at_most=1.2 if pause_s >= LONGEST_PAUSE_S else None),
+        Bound(figure="ttft_p99_ms", to=BEST_ROUTER),
     ]
 
 

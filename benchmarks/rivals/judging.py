@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.rivals.arms import OURS
+from benchmarks.rivals.arms import OURS, ROUTERS
 from benchmarks.verdict import Interval, Verdict
 
 Figures = dict[str, float]
@@ -14,6 +14,7 @@ Figures = dict[str, float]
 COLD: Final = f"{OURS}_cold"
 """Turnpike just started, where it plays twice."""
 BEST: Final = "best"
+BEST_ROUTER: Final = "best_router"
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,8 +22,8 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
 
     figure: str
     to: str = BEST
-    """An arm that it is divided by, round by round; the best of all others by their medians; or empty,
-    itself."""
+    """An arm that it is divided by, round by round; the best of all others, or of the routers, by their
+    medians; or empty, itself."""
     at_most: float | None = None
     at_least: float | None = None
     is_more_better: bool = False
@@ -37,39 +38,42 @@ def judge(
         for figure, value in figures.items():
             verdict.tell(f"{row}{arm}.{figure}", value)
     verdict.at_most(f"{row}failed", sum(figures["failed"] for figures in medians.values()), 0)
-    others = [figures for arm, figures in medians.items() if arm not in (OURS, COLD)]
-    for bound in bounds:
-        if OURS in found and others and (bound.to in ("", BEST) or bound.to in found):
-            _judge(verdict, row, bound, found, medians[OURS], others)
+    for bound in bounds if OURS in found else ():
+        name, value = f"{row}{bound.figure}", medians[OURS][bound.figure]
+        if bound.to:
+            against = _against(bound, medians)
+            if against is None:
+                continue
+            name, value = f"{name}_to_{bound.to}", _told(verdict, name, bound, found[OURS], found[against])
+        if bound.at_most is not None:
+            verdict.at_most(name, value, bound.at_most)
+        elif bound.at_least is not None:
+            verdict.at_least(name, value, bound.at_least)
+        else:
+            verdict.tell(name, value)
 
 
-def _judge(
-    verdict: Verdict,
-    row: str,
-    bound: Bound,
-    found: Mapping[str, Sequence[Figures]],
-    ours: Figures,
-    others: Sequence[Figures],
-) -> None:
-    name, value = f"{row}{bound.figure}_to_{bound.to}", ours[bound.figure]
-    if bound.to == BEST:
-        best = max if bound.is_more_better else min
-        value /= best(each[bound.figure] for each in others)
-    elif bound.to:
-        pairs = zip(found[OURS], found[bound.to], strict=True)
-        interval = Interval.of([one[bound.figure] / other[bound.figure] for one, other in pairs])
-        value = interval.mean
-        if len(found[OURS]) > 1:
-            verdict.tell(f"{name}_low", interval.low)
-            verdict.tell(f"{name}_high", interval.high)
-    else:
-        name = f"{row}{bound.figure}"
-    if bound.at_most is not None:
-        verdict.at_most(name, value, bound.at_most)
-    elif bound.at_least is not None:
-        verdict.at_least(name, value, bound.at_least)
-    else:
-        verdict.tell(name, value)
+def _against(bound: Bound, medians: Mapping[str, Figures]) -> str | None:
+    """The arm; None if it was not played."""
+    if bound.to not in (BEST, BEST_ROUTER):
+        return bound.to if bound.to in medians else None
+    others = [
+        arm for arm in medians if (arm in ROUTERS if bound.to == BEST_ROUTER else arm not in (OURS, COLD))
+    ]
+    best = max if bound.is_more_better else min
+    return best(others, key=lambda arm: medians[arm][bound.figure], default=None)
+
+
+def _told(
+    verdict: Verdict, name: str, bound: Bound, ours: Sequence[Figures], theirs: Sequence[Figures]
+) -> float:
+    """The median of the rounds' ratios, and where their mean lies."""
+    ratios = [one[bound.figure] / other[bound.figure] for one, other in zip(ours, theirs, strict=True)]
+    if len(ratios) > 1:
+        interval = Interval.of(ratios)
+        verdict.tell(f"{name}_to_{bound.to}_low", interval.low)
+        verdict.tell(f"{name}_to_{bound.to}_high", interval.high)
+    return statistics.median(ratios)
 
 
 def _together(runs: Sequence[Figures]) -> Figures:
