@@ -9,7 +9,7 @@ What its states mean: `connection_states.py`.
 
 import asyncio
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, cast
 
 import httptools
@@ -77,7 +77,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._fields_head: ResponseHead
         self._sink: Sink | None = None
         self._chunk_sink: ChunkSink | None = None
-        self._has_chunk_ended = False
+        # Whether the newest chunk has ended; set by llhttp's callbacks, without a call of Python's.
+        self._has_chunk_ended = [False]
+        self.on_chunk_header = partial(self._has_chunk_ended.__setitem__, 0, False)
+        self.on_chunk_complete = partial(self._has_chunk_ended.__setitem__, 0, True)
         # The parser expects the beginning of a chunk, so whole ones may pass it by.
         self._is_between_chunks = False
         # Body bytes that the sink has not had.
@@ -297,7 +300,7 @@ class UpstreamConnection(asyncio.Protocol):
                 self._fail(f"sent something that is not HTTP/1.1: {error.__context__ or error}")
                 return False
             self.state = State.NOT_REUSABLE  # the response is whole; what came after it is nobody's
-        self._is_between_chunks = self._has_chunk_ended and data.endswith(b"\r\n")
+        self._is_between_chunks = self._has_chunk_ended[0] and data.endswith(b"\r\n")
         if self.head is None and self._received > _MAX_HEAD_BYTES:
             self._fail("sent a response head without end")
             return False
@@ -372,12 +375,6 @@ class UpstreamConnection(asyncio.Protocol):
             raise ValueError("a change of protocol")
         self.head = read_head(101, b"".join(self._reasons), self._headers, False)
         self.state = State.SWITCHED
-
-    def on_chunk_header(self) -> None:
-        self._has_chunk_ended = False
-
-    def on_chunk_complete(self) -> None:
-        self._has_chunk_ended = True
 
     def on_message_complete(self) -> None:
         assert self._parser is not None
