@@ -92,19 +92,35 @@ def read_item(raw: Raw) -> Item:
     """Never raises: an unreadable item is `NOTHING`."""
     if len(memoryview(raw)) > MAX_STRUCTURE and is_large(raw):
         return _outline(raw)
+    is_observation = False
+    looks: tuple[int, ...] = ()
     try:
         content = _DECODER.decode(raw)
         kind, texts, calls, ids = understand(content)
         if kind in (ASIDE, NOTHING):
             return _ASIDE if kind == ASIDE else _NO_ITEM
-        found = _item(kind, texts, calls, ids)
+        joined = texts[0] if len(texts) == 1 else "\n".join(texts)
+        if kind == ASSISTANT:
+            if not ids and _CALLS_AS_TEXT in joined:
+                ids = _CALL_AS_TEXT.findall(joined)
+            if _THOUGHT_TAG in joined:
+                joined = without_thought(joined)
+        elif kind == USER:
+            is_observation = joined.startswith(_OBSERVATION)
+            looks = _looks(joined)
+        text = whole = text_hash(joined)
+        if kind == ASSISTANT and INPUT in joined:
+            text = text_hash(as_run(joined))
+        hashed = digest(_CANONICAL.encode((kind, whole, calls))) if calls else hash((kind, whole))
         media = media_bytes(content) if len(memoryview(raw)) > COUNTS_AS else 0
     except UNREADABLE:
         return _NO_ITEM
+    known: tuple[str, ...] = ()
+    for each in ids[-_MAX_IDS:]:  # `is_well_formed_id` costs a call
+        if type(each) is str and 0 < len(each) <= MAX_ID_CHARS and each.isprintable():
+            known += (each,)
     has_failed = kind == TOOL and _has_failed(raw)
-    if not media and not has_failed:
-        return found
-    return msgspec.structs.replace(found, media_bytes=media, has_failed=has_failed)
+    return Item(kind, hashed, text, bool(calls), known, is_observation, looks, has_failed, media)
 
 
 class _Outline(msgspec.Struct):
@@ -136,37 +152,8 @@ def _outline(raw: Raw) -> Item:
     if any(mark in whole for mark in MARKS) and structure_of(whole) <= MAX_STRUCTURE:
         with contextlib.suppress(*UNREADABLE):
             media = media_bytes(_DECODER.decode(raw))
-    return Item(kind, hash((kind, digest(raw))), 0, False, _known_ids(ids), media_bytes=media)
-
-
-def _known_ids(ids: list[Any]) -> tuple[str, ...]:
-    if len(ids) == 1:  # nearly always
-        [text] = ids
-        is_known = type(text) is str and 0 < len(text) <= MAX_ID_CHARS and text.isprintable()
-        return (text,) if is_known else ()
-    return tuple([text for text in ids[-_MAX_IDS:] if type(text) is str and is_well_formed_id(text)])
-
-
-def _item(kind: int, texts: list[str], calls: list[Any], ids: list[Any]) -> Item:
-    joined = texts[0] if len(texts) == 1 else "\n".join(texts)
-    is_observation = False
-    looks: tuple[int, ...] = ()
-    if kind == ASSISTANT:
-        if not ids and _CALLS_AS_TEXT in joined:
-            ids = _CALL_AS_TEXT.findall(joined)
-        if _THOUGHT_TAG in joined:
-            joined = without_thought(joined)
-    elif kind == USER:
-        is_observation = joined.startswith(_OBSERVATION)
-        looks = _looks(joined)
-    text = whole = text_hash(joined)
-    if kind == ASSISTANT and INPUT in joined:
-        text = text_hash(as_run(joined))
-    known = _known_ids(ids) if ids else ()
-    if not calls:
-        return Item(kind, hash((kind, whole)), text, False, known, is_observation, looks)
-    content = digest(_CANONICAL.encode((kind, whole, calls)))
-    return Item(kind, content, text, True, known, is_observation, looks)
+    known = tuple(filter(is_well_formed_id, filter(None, ids)))
+    return Item(kind, hash((kind, digest(raw))), 0, False, known, media_bytes=media)
 
 
 def _looks(text: str) -> tuple[int, ...]:

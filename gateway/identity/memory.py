@@ -28,6 +28,16 @@ class Memory(Generic[T]):
 
     def put(self, key: int, value: T, *, weight: int = 1) -> None:
         if self._weight >= self._half:
-            self.older, self.newer, self._weight = self.newer, {}, 0
+            self._turn_over()
         self.newer[key] = value
         self._weight += weight
+
+    def put_all(self, values: dict[int, T], *, weight: int) -> None:
+        """`weight`: of all together."""
+        if self._weight >= self._half:
+            self._turn_over()
+        self.newer |= values
+        self._weight += weight
+
+    def _turn_over(self) -> None:
+        self.older, self.newer, self._weight = self.newer, {}, 0

@@ -51,4 +51,7 @@ def _without_marks(text: bytes) -> bytes:
 
 
 def short_hashes(hashes: Iterable[int]) -> bytes:
-    return b"".join([(each & 0xFFFF_FFFF).to_bytes(HASH_BYTES, "big") for each in hashes])
+    short = bytearray()
+    for each in hashes:
+        short += (each & 0xFFFF_FFFF).to_bytes(HASH_BYTES, "big")
+    return bytes(short)

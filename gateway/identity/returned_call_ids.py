@@ -11,8 +11,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.domain.request import NewItems
-from gateway.identity.items import ASIDE, ASSISTANT, TOOL, USER, Item
+from gateway.identity.items import ASIDE, ASSISTANT, Item
 
 # How many items we look at. Larger batches of parallel calls are recognised by their newest ones.
 MAX_ITEMS: Final = 128
@@ -61,15 +60,3 @@ def read_echoes(
     if has_observation and not results:
         results = calls
     return Echoes(tuple(results | calls)[:MAX_IDS], tuple(results)[:MAX_IDS])
-
-
-def read_new(items: Iterable[tuple[int, Item]]) -> NewItems:
-    """`items`: those behind the model's newest, newest first, each with its size in bytes."""
-    size, failed = 0, False
-    looks: tuple[int, ...] = ()
-    for item_size, item in items:
-        if item.kind == TOOL or item.kind == USER:
-            size += item_size
-            failed = failed or item.has_failed
-            looks = looks or item.looks
-    return NewItems(size, looks, failed)

@@ -48,7 +48,10 @@ def read_tool_call_style(response_text: str, arguments: Sequence[bytes]) -> Tool
     if not response_text and not arguments:
         return NO_TOOL_CALL_STYLE
     if arguments:
-        return ToolCallStyle(opening=_hash([_word_of(each) for each in arguments[:_MAX_NAMES]]))
+        opening: list[str] = []
+        for each in arguments[:_MAX_NAMES]:
+            opening += [_word(each[:_NEAR].decode("utf-8", "replace"), is_object=True)]
+        return ToolCallStyle(opening=_hash(opening))
     names, words = _tagged(response_text) or _actions(response_text) or ([], [])
     if names:
         return ToolCallStyle(names=tuple(names), opening=_hash(words))
@@ -86,7 +89,7 @@ def _actions(response_text: str) -> tuple[list[str], list[str]] | None:
         at = response_text.find(_INPUT, line.end())
         if at < 0:
             return None
-        return [name[:_MAX_NAME]], [_word(_of_text(response_text[at + len(_INPUT) :][:_NEAR]))]
+        return [name[:_MAX_NAME]], [_word(response_text[at + len(_INPUT) :][:_NEAR], is_object=True)]
     return None
 
 
@@ -105,21 +108,13 @@ def _only_block(response_text: str) -> tuple[str, str] | None:
     return (word, code[:_NEAR]) if word else None
 
 
-def _of_text(text: str) -> str:
-    """The first value of an object's text; the text if it is none."""
-    found = _VALUE.match(text)
-    return text[found.end() :] if found is not None else text
-
-
-def _word(text: str) -> str:
-    text = text[:_MAX_SKIPPED]
+def _word(text: str, *, is_object: bool = False) -> str:
+    """The first one; `is_object`: of the first value of an object's text, unless it is none after all."""
+    value = _VALUE.match(text) if is_object else None
+    text = text[value.end() if value is not None else 0 :][:_MAX_SKIPPED]
     skipped = _SKIPPED.match(text)
     found = _WORD.match(text, skipped.end() if skipped is not None else 0)
     return found[0][:_MAX_WORD] if found is not None else ""
-
-
-def _word_of(arguments: bytes) -> str:
-    return _word(_of_text(arguments[:_NEAR].decode("utf-8", "replace")))
 
 
 def _hash(words: Sequence[str]) -> int:

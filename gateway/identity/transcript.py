@@ -6,7 +6,7 @@ was added since is decoded. Some clients move marks about near the end, so a sec
 items before it.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -20,7 +20,7 @@ from gateway.identity.items import ASIDE, ASSISTANT, SYSTEM, TOOL, USER, Item, r
 from gateway.identity.memory import Memory
 from gateway.identity.prompt_head import head_of, short_hashes
 from gateway.identity.repeats import read_step
-from gateway.identity.returned_call_ids import MAX_ITEMS, NO_ECHOES, Echoes, read_echoes, read_new
+from gateway.identity.returned_call_ids import MAX_ITEMS, NO_ECHOES, Echoes, read_echoes
 from gateway.wire.body import ABSENT, RequestBody
 from gateway.wire.grown_body import Items
 from gateway.wire.hashing import digest, digest_all
@@ -40,6 +40,7 @@ _ENDS: Final = (USER, TOOL)
 _MAX_KNOWN: Final = 40_000
 # Places at which a checkpoint is looked for. A conversation that grew by more is read as if it were new.
 _MAX_TRIED: Final = 256
+_TRIED_AT_ONCE: Final = 16
 _SLICE_BYTES: Final = 2**18
 # An empty item takes as long to read as so many bytes of a long one.
 _BYTES_OF_ITEM: Final = 2**9
@@ -64,12 +65,6 @@ class _Checkpoint(msgspec.Struct, frozen=True, gc=False):
 _EMPTY: Final = _Checkpoint()
 
 
-def _stored(fields: RequestBody) -> int:
-    """The stored state that the conversation continues: equal items differ in meaning behind other state."""
-    before = fields.previous_response_id, fields.conversation
-    return 0 if before == (ABSENT, ABSENT) else hash((*digest_all(before),))
-
-
 class TranscriptReader:
     def __init__(self, max_known: int = _MAX_KNOWN) -> None:
         self._items: Memory[Item] = Memory(max_known)
@@ -84,7 +79,10 @@ class TranscriptReader:
         self, fields: RequestBody, items: Sequence[Raw]
     ) -> Generator[None, None, tuple[Transcript, Echoes]]:
         raws = items.hashes if isinstance(items, Items) else digest_all(items)
-        agent, agent_type, head = self._agent(fields, items, raws)
+        # Equal items differ in meaning behind other stored state.
+        before = fields.previous_response_id, fields.conversation
+        stored = 0 if before == (ABSENT, ABSENT) else hash((*digest_all(before),))
+        agent, agent_type, head = self._agent(fields, items, raws, stored)
         found = yield from self._resume(items, raws)
         end = len(raws)
         is_prefill = found.answer_end == end and found.call_end != end
@@ -95,7 +93,7 @@ class TranscriptReader:
             recent=found.recent,
             blocks=found.blocks,
             newest_run=found.run,
-            body=hash((agent, end, *raws[-_MAX_RAW:], found.tail, _stored(fields))),
+            body=hash((agent, end, *raws[-_MAX_RAW:], found.tail, stored)),
             agent=agent,
             agent_type=agent_type,
             head=head,
@@ -130,61 +128,82 @@ class TranscriptReader:
 
     def _new(self, items: Sequence[Raw], raws: Sequence[int], news: range) -> NewItems:
         places = news[-_MAX_NEW:]
-        brought = [(len(memoryview(items[at])), self._item(raws, items, at)) for at in reversed(places)]
-        new = read_new(brought)
+        size, has_failed = 0, False
+        looks: tuple[int, ...] = ()
+        for at, item in zip(reversed(places), reversed(self._read(raws, items, places)), strict=True):
+            if item.kind in _ENDS:
+                size += len(memoryview(items[at]))
+                has_failed = has_failed or item.has_failed
+                looks = looks or item.looks
         if not self.reads_steps or not news:
-            return new
+            return NewItems(size, looks, has_failed)
         start = news.start
         while start > max(0, news.start - MAX_ITEMS) and self._is_models(items, raws, start - 1):
             start -= 1
         answer = (items[at] for at in range(start, news.start))
         called, came = read_step(answer, (items[at] for at in places))
-        return NewItems(new.size, new.looks, new.has_failed, called, came)
+        return NewItems(size, looks, has_failed, called, came)
 
     def _resume(self, items: Sequence[Raw], raws: Sequence[int]) -> Generator[None, None, _Checkpoint]:
         count = len(raws)
-        prefixes = _Prefixes(raws)
-        state, at = _EMPTY, 0
-        # Most requests bring an answer and what came of it; some repeat the one before.
-        for end in chain((count - 2, count, count - 1), range(count - 3, count - _MAX_TRIED, -1)):
-            if end <= 0:
-                continue
-            key, checkpoints = prefixes.hash(end), self._checkpoints
-            known = checkpoints.newer.get(key) or (checkpoints.older and checkpoints.get(key)) or None
-            if known is not None:
-                state, at = known, end
-                break
+        state, at = self._newest_checkpoint(raws)
         if at == count:
             return state
         read: list[Item] = []
-        slice_bytes = 0
+        start, slice_bytes = at, 0
         for place in range(at, count):
-            read.append(self._items.newer.get(raws[place]) or self._item(raws, items, place))
             slice_bytes += len(memoryview(items[place])) + _BYTES_OF_ITEM
             if slice_bytes > _SLICE_BYTES:
-                slice_bytes = 0
+                read += self._read(raws, items, range(start, place + 1))
+                start, slice_bytes = place + 1, 0
                 yield
+        read += self._read(raws, items, range(start, count))
         if len(read) > 2:
             cut = _find_cut(read)
             if cut:
                 state, at, read = _follow(state, read[:cut], at), at + cut, read[cut:]
-                self._checkpoints.put(prefixes.hash(at), state)
+                self._checkpoints.put(_hash_prefixes(raws, (at,))[0], state)
         found = _follow(state, read, at)
         if read[-1].kind in _ENDS:
-            self._checkpoints.put(prefixes.hash(count), found)
+            self._checkpoints.put(_hash_prefixes(raws, (count,))[0], found)
+        return found
+
+    def _newest_checkpoint(self, raws: Sequence[int]) -> tuple[_Checkpoint, int]:
+        """And after how many items it stands."""
+        count, known = len(raws), self._checkpoints
+        # Most requests bring an answer and what came of it; some repeat the one before.
+        ends: Sequence[int] = (count - 2, count, count - 1) if count > 2 else range(count, 0, -1)
+        least = max(0, count - _MAX_TRIED)
+        while ends:
+            for end, key in zip(ends, _hash_prefixes(raws, ends), strict=True):
+                state = known.newer.get(key) or (known.older and known.get(key))
+                if state:
+                    return state, end
+            before = min(ends)
+            ends = range(before - 1, max(least, before - 1 - _TRIED_AT_ONCE), -1)
+        return _EMPTY, 0
+
+    def _read(self, raws: Sequence[int], items: Sequence[Raw], places: Iterable[int]) -> list[Item]:
+        """The items in these places, of which most are known."""
+        known, weight = self._items, 0
+        new: dict[int, Item] = {}
+        found: list[Item] = []
+        for at in places:
+            key = raws[at]
+            item = known.newer.get(key) or new.get(key) or (known.older and known.get(key)) or None
+            if item is None:
+                item = new[key] = read_item(items[at])
+                weight += 1 + len(item.ids)
+            found.append(item)
+        if new:
+            known.put_all(new, weight=weight)
         return found
 
     def _item(self, raws: Sequence[int], items: Sequence[Raw], at: int) -> Item:
-        key = raws[at]
-        known = self._items
-        item = known.newer.get(key) or (known.older and known.get(key)) or None
-        if item is None:
-            item = read_item(items[at])
-            self._items.put(key, item, weight=1 + len(item.ids))
-        return item
+        return self._read(raws, items, (at,))[0]
 
     def _agent(
-        self, fields: RequestBody, items: Sequence[Raw], raws: Sequence[int]
+        self, fields: RequestBody, items: Sequence[Raw], raws: Sequence[int], stored: int
     ) -> tuple[int, int, PromptHead]:
         stated = (
             digest(fields.system) if fields.system is not ABSENT else 0,
@@ -194,37 +213,42 @@ class TranscriptReader:
         key = hash((stated, *raws[:_MAX_SYSTEM]))
         agent = self._agents.newer.get(key) or self._agents.get(key)
         if agent is None:
-            read = [self._item(raws, items, at) for at in range(min(_MAX_SYSTEM, len(raws)))]
-            systems = [at for at, item in enumerate(read) if item.kind == SYSTEM]
-            others = [item.hash for item in read if item.kind != SYSTEM]
-            exact = hash((stated, *[read[at].hash for at in systems]))
-            as_sent = hash((stated, *[raws[at] for at in systems]))
+            systems: list[int] = []
+            read: list[int] = []
+            sent: list[int] = []
+            others: list[int] = []
+            for at, item in enumerate(self._read(raws, items, range(min(_MAX_SYSTEM, len(raws))))):
+                if item.kind != SYSTEM:
+                    others.append(item.hash)
+                    continue
+                systems.append(at)
+                read.append(item.hash)
+                sent.append(raws[at])
+            exact, as_sent = hash((stated, *read)), hash((stated, *sent))
             known = self._types.newer.get(as_sent) or self._types.get(as_sent)
             if known is None:
-                parts = (fields.system, fields.instructions, *(items[at] for at in systems))
+                parts = (fields.system, fields.instructions, *map(items.__getitem__, systems))
                 prompt = [each for each in parts if each is not ABSENT]
                 tools = fields.tools or ()
                 known = agent_skeleton(prompt, tools), *head_of(prompt, tools)
                 self._types.put(as_sent, known, weight=1 + len(known[1] + known[2]) // 64)
             # Behind state that the engine keeps, the first messages are new ones.
-            first = () if _stored(fields) else others
+            first = () if stored else others
             agent = exact, known[0], PromptHead(*known[1:], short_hashes(first))
             self._agents.put(key, agent)
         return agent
 
 
-class _Prefixes:
-    """A hash of the first items, however many; the ends of long conversations share the work."""
-
-    def __init__(self, raws: Sequence[int]) -> None:
-        self._raws = raws
-        self._base, self._start = 0, 0
-
-    def hash(self, end: int) -> int:
+def _hash_prefixes(raws: Sequence[int], ends: Sequence[int]) -> list[int]:
+    """Hashes of the first items up to each end; the ends of long conversations share the work."""
+    base = base_start = 0
+    hashes: list[int] = []
+    for end in ends:
         start = end // _STRIDE * _STRIDE
-        if start != self._start:
-            self._base, self._start = hash(tuple(self._raws[:start])), start
-        return hash((self._base, start, *self._raws[start:end]))
+        if start != base_start:
+            base, base_start = hash(tuple(raws[:start])), start
+        hashes.append(hash((base, start, *raws[start:end])))
+    return hashes
 
 
 def _find_cut(read: Sequence[Item]) -> int:
