@@ -15,7 +15,7 @@ from msgspec import Raw
 from gateway.domain.ids import MAX_ID_CHARS, is_well_formed_id
 from gateway.identity.media import COUNTS_AS, MARKS, media_bytes
 from gateway.wire.body import ABSENT, UNREADABLE, read_as, read_text, structure_of
-from gateway.wire.hashing import digest, hash_text, text_hash
+from gateway.wire.hashing import digest, digest_all, text_hash
 
 SYSTEM: Final = 0
 USER: Final = 1
@@ -108,7 +108,7 @@ def read_item(raw: Raw) -> Item:
         elif kind == USER:
             is_observation = joined.startswith(_OBSERVATION)
             looks = _looks(joined)
-        text = whole = text_hash(joined)
+        text = whole = text_hash(joined) if joined else 0
         if kind == ASSISTANT and INPUT in joined:
             text = text_hash(as_run(joined))
         hashed = digest(_CANONICAL.encode((kind, whole, calls))) if calls else hash((kind, whole))
@@ -161,8 +161,7 @@ def _looks(text: str) -> tuple[int, ...]:
     if not head or not tail:
         return ()
     begins, ends = head[:_LOOK], tail[-_LOOK:]
-    first = hash_text(begins)
-    return first, first if ends == begins else hash_text(ends)
+    return tuple(digest_all([begins.encode("utf-8", "replace"), ends.encode("utf-8", "replace")]))
 
 
 def _has_failed(raw: Raw) -> bool:

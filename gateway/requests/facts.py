@@ -28,14 +28,14 @@ from gateway.requests.client_kv_fields import (
 )
 from gateway.wire.body import (
     ABSENT,
+    MAX_STRUCTURE,
     TEXT,
     UNREADABLE,
     Oversized,
     RequestBody,
     decode_each,
+    decode_measured,
     decode_outline,
-    decode_small_body,
-    decoding_body,
     is_false,
     is_true,
     items_of,
@@ -178,8 +178,9 @@ def _read(
         fields = decode_each(plain, is_responses=is_responses)
         items = items_of(fields)
     elif plain or is_turn:
-        small = decode_small_body(plain, is_responses=is_responses)
-        fields = small or (yield from decoding_body(plain, is_responses=is_responses))
+        if len(plain) > MAX_STRUCTURE:
+            yield from measuring(plain)
+        fields = decode_measured(plain, is_responses=is_responses)
         items = items_of(fields) if is_responses else fields.messages or ()
         if before is not None:
             items = before.remember(plain, items, is_responses=is_responses)

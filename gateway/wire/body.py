@@ -137,7 +137,7 @@ def decoding_body(body: bytes, *, is_responses: bool) -> Generator[None, None, R
     """The fields of a body, in slices. Raises one of `UNREADABLE`; after `Oversized` the body may be
     well-formed."""
     yield from measuring(body)
-    return _decode(body, is_responses=is_responses)
+    return decode_measured(body, is_responses=is_responses)
 
 
 def measuring(body: bytes) -> Generator[None, None, None]:
@@ -151,11 +151,8 @@ def measuring(body: bytes) -> Generator[None, None, None]:
         yield
 
 
-def decode_small_body(body: bytes, *, is_responses: bool) -> RequestBody | None:
-    return _decode(body, is_responses=is_responses) if len(body) <= MAX_STRUCTURE else None
-
-
-def _decode(body: bytes, *, is_responses: bool) -> RequestBody:
+def decode_measured(body: bytes, *, is_responses: bool) -> RequestBody:
+    """The fields of a body that was measured, or is small. Raises one of `UNREADABLE`."""
     fields = _RESPONSES_BODY.decode(body) if is_responses else _BODY.decode(body)
     return _few(fields) if len(body) > MAX_ITEMS else fields
 

@@ -18,7 +18,7 @@ from typing import Final, overload
 import msgspec
 from msgspec import Raw
 
-from gateway.wire.body import MAX_ITEMS, MAX_STRUCTURE, UNREADABLE, RequestBody, decode_small_body, items_of
+from gateway.wire.body import MAX_ITEMS, MAX_STRUCTURE, UNREADABLE, RequestBody, decode_measured, items_of
 from gateway.wire.hashing import digest, digest_all
 
 # A smaller body is read in a few microseconds.
@@ -65,8 +65,7 @@ class Items(Sequence[Raw]):
         if isinstance(at, int) and at >= self._known:
             return self._new[at - self._known]
         if not self._all:
-            fields = decode_small_body(self._body, is_responses=self._is_responses)
-            assert fields is not None
+            fields = decode_measured(self._body, is_responses=self._is_responses)
             self._all = items_of(fields)
         return self._all[at]
 
@@ -124,10 +123,9 @@ class GrownBodies:
         rest = body[known.end :].lstrip(_BLANKS)
         has_more = rest.startswith(b",")
         try:
-            fields = decode_small_body(body[: known.start] + rest[has_more:], is_responses=known.is_responses)
+            fields = decode_measured(body[: known.start] + rest[has_more:], is_responses=known.is_responses)
         except UNREADABLE:
             return None
-        assert fields is not None
         new = items_of(fields)
         grown = known.separator + known.separator.join(new) if new else b""
         hashes = [*known.items, *digest_all(new)]

@@ -78,7 +78,7 @@ def _read(fed: list[bytes], *, are_taken_late: bool = False) -> tuple[list[HttpR
         while not are_taken_late or number == len(fed):
             if (request := parser.next_request()) is not None:
                 found.append(request)
-            elif not parser.has_backlog:
+            elif not (parser.unread or parser.whole):
                 break
     parser.close()
     budget.give_back(TenantId("t"), sum(len(request.body) for request in found))

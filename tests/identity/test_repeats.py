@@ -9,7 +9,7 @@ from msgspec import Raw
 from gateway.domain.request import NewItems
 from gateway.identity.repeats import read_step
 from gateway.identity.transcript import TranscriptReader
-from gateway.wire.body import decode_small_body
+from gateway.wire.body import decode_measured
 from gateway.wire.slices import finish
 
 
@@ -109,7 +109,7 @@ def test_what_is_too_large_to_be_read_counts_by_its_bytes():
 def test_a_reader_tells_steps_if_it_is_asked_to(step):
     answer, news = step(1)
     items = raws([{"role": "user", "content": "go"}, *answer, *news])
-    fields = decode_small_body(b'{"model":"m","messages":[]}', is_responses=False)
+    fields = decode_measured(b'{"model":"m","messages":[]}', is_responses=False)
     assert fields is not None
     reader = TranscriptReader()
     silent = finish(reader.reading(fields, items))[0].new

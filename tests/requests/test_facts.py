@@ -210,6 +210,7 @@ def test_nothing_that_a_client_sends_raises(endpoint, fields, body):
 @pytest.mark.parametrize(("limit", "model"), [(10**6, "m"), (10, None)])
 def test_of_a_body_that_is_too_much_the_model_is_known_if_that_is_cheap(monkeypatch, limit, model):
     monkeypatch.setattr("gateway.wire.body.MAX_STRUCTURE", 100)
+    monkeypatch.setattr("gateway.requests.facts.MAX_STRUCTURE", 100)
     monkeypatch.setattr("gateway.wire.body.MAX_OUTLINE_BYTES", limit)
     body = b'{"model":"m","stream":true,"messages":[%b{}]}' % (b"{}," * 100)
     facts = read_facts(classify("POST", "/v1/chat/completions"), [], body)

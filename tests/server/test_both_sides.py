@@ -344,7 +344,7 @@ class BothSides(RuleBasedStateMachine):
     def what_is_held_is_bounded(self) -> None:
         assert self.wire.most <= HIGH + 2 * READ + 1000, "the client's buffer"
         assert self.client.parser.unread_bytes <= MAX_UNREAD + READ
-        assert len(self.client.parser._requests) <= 1 + READ // 40
+        assert len(self.client.parser.whole) <= 1 + READ // 40
 
     @invariant()
     def the_replica_is_read_just_while_the_client_reads(self) -> None:

@@ -77,7 +77,7 @@ class Parser(RequestParser):
 
     def feed(self, data: bytes) -> None:
         self.hold(data)
-        while (request := self.next_request()) is not None or self.has_backlog:
+        while (request := self.next_request()) is not None or self.unread or self.whole:
             if request is not None:
                 self.requests.append(request)
 

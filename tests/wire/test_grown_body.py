@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.domain.request import RequestFacts
 from gateway.requests.facts import HeaderFacts, read_header_facts, reading_body_facts
 from gateway.wire import grown_body as module
-from gateway.wire.body import decode_small_body
+from gateway.wire.body import decode_measured
 from gateway.wire.endpoints import classify
 from gateway.wire.grown_body import GrownBodies
 from gateway.wire.hashing import hash_seed, seed_hashes
@@ -74,9 +74,9 @@ def decoded_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def counted(data: bytes, **how: Any) -> Any:
         sizes.append(len(data))
-        return decode_small_body(data, **how)
+        return decode_measured(data, **how)
 
-    monkeypatch.setattr(module, "decode_small_body", counted)
+    monkeypatch.setattr(module, "decode_measured", counted)
     return sizes
 
 

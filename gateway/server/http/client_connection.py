@@ -177,10 +177,11 @@ class ClientConnection(ResponseWriter):
         """
         parser, handled = self.parser, 0
         while self.state is State.IDLE and self._paused_since is None:
-            request = parser.next_request() if handled < _AT_ONCE else None
+            may_read = handled < _AT_ONCE and (parser.unread or parser.whole)
+            request = parser.next_request() if may_read else None
             handled += 1
             if request is None:
-                if parser.has_backlog:
+                if parser.unread or parser.whole:
                     self._serve_soon()
                 elif parser.refusal is not None or parser.wants_continue or not self._is_reading:
                     self._read_on()

@@ -60,10 +60,10 @@ class RequestParser:
         self._budget = budget
         self._authorize = authorize
         self._caller: Caller
-        self._unread = b""
+        self.unread = b""
         self._at = 0
         # Whole ones. More than one only behind a body in chunks, whose end is not known beforehand.
-        self._requests: deque[HttpRequest] = deque()
+        self.whole: deque[HttpRequest] = deque()
         self.refusal: Refusal | None = None
         # The target of the refused request, as far as it had been read.
         self.refused_target = b""
@@ -98,37 +98,33 @@ class RequestParser:
 
     @property
     def unread_bytes(self) -> int:
-        return len(self._unread) - self._at
+        return len(self.unread) - self._at
 
     @property
     def is_between(self) -> bool:
-        return not (self._unread or self.is_in_head or self.is_in_body)
-
-    @property
-    def has_backlog(self) -> bool:
-        return bool(self._unread or self._requests)
+        return not (self.unread or self.is_in_head or self.is_in_body)
 
     def hold(self, data: bytes) -> bool:
         """Whether a request begins with it."""
-        is_between = not (self._unread or self.is_in_head or self.is_in_body)
-        if self._unread:
-            data = self._unread[self._at :] + data
-        self._unread, self._at = data, 0
+        is_between = not (self.unread or self.is_in_head or self.is_in_body)
+        if self.unread:
+            data = self.unread[self._at :] + data
+        self.unread, self._at = data, 0
         return is_between
 
     def next_request(self) -> HttpRequest | None:
         """Reads until a request is whole; None if all was read, or refused, or is too much for one call: then
-        it `has_backlog`. Never raises."""
+        some of it is still `unread`. Never raises."""
         self._pieces = 0
-        while not self._requests:
+        while not self.whole:
             if self.refusal is not None:
-                self._unread, self._at = b"", 0
-            if not self._unread or self._pieces > _MAX_PIECES:
+                self.unread, self._at = b"", 0
+            if not self.unread or self._pieces > _MAX_PIECES:
                 return None
             is_beginning = not (self._at or self._unreported_bytes or self.is_in_head or self.is_in_body)
             if is_beginning and self._last is None and self.heads is not None:
-                self._last = self.heads.find(self.peer, self._unread)
-            if is_beginning and self._last is not None and self._follow(self._unread, *self._last):
+                self._last = self.heads.find(self.peer, self.unread)
+            if is_beginning and self._last is not None and self._follow(self.unread, *self._last):
                 continue
             data = self._cut()
             if is_beginning:
@@ -137,7 +133,7 @@ class RequestParser:
                 self._collect(self._followed, data)
             else:
                 self._read(data)
-        return self._requests.popleft()
+        return self.whole.popleft()
 
     def forget_head(self) -> None:
         self._last = self._head = self.heads = None  # nor is one remembered whose body still comes
@@ -154,7 +150,7 @@ class RequestParser:
         self._followed = head
         self._caller, self._target, self._length = head.caller, head.target, length
         self.is_in_body = True
-        self._unread = b""
+        self.unread = b""
         if len(data) > start or not length:
             self._collect(head, data[start:])
         return True
@@ -172,10 +168,10 @@ class RequestParser:
     def _add(self, head: RequestHead) -> None:
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._reset()  # what the body holds of the budget is the request's now
-        self._requests.append(HttpRequest(head, bytes(body), self._bodies))  # which `bytes` are already
+        self.whole.append(HttpRequest(head, bytes(body), self._bodies))  # which `bytes` are already
 
     def _cut(self) -> bytes | memoryview:
-        data, start = self._unread, self._at
+        data, start = self.unread, self._at
         if not self.is_in_body:
             end = data.find(b"\r\n\r\n", start) + 4
             if end < 4:
@@ -187,7 +183,7 @@ class RequestParser:
         if end < len(data):
             self._at = end
         else:
-            self._unread, self._at = b"", 0  # an idle connection keeps nothing of its last read
+            self.unread, self._at = b"", 0  # an idle connection keeps nothing of its last read
         if self.is_in_body and end - start > _UNPACED_BELOW_BYTES:
             return memoryview(data)[start:end]  # large enough for a copy to cost more
         return data[start:end]
@@ -199,8 +195,8 @@ class RequestParser:
                 self._parser.feed_data(data)
                 break
             except httptools.HttpParserUpgrade as upgrade:
-                if self._requests and self._requests[-1].head.is_websocket:
-                    self._unread = bytes(data[upgrade.args[0] :]) + self.take_unread()
+                if self.whole and self.whole[-1].head.is_websocket:
+                    self.unread = bytes(data[upgrade.args[0] :]) + self.take_unread()
                     self._parser = httptools.HttpRequestParser(self)
                     return
                 data = self._without_upgrade() + data[upgrade.args[0] :]
@@ -217,7 +213,7 @@ class RequestParser:
             self.refuse(headers_too_large(self._limits).refusal)
 
     def take_unread(self) -> bytes:
-        data, self._unread, self._at = self._unread[self._at :], b"", 0
+        data, self.unread, self._at = self.unread[self._at :], b"", 0
         return data
 
     def refuse(self, refusal: Refusal) -> None:
@@ -231,10 +227,10 @@ class RequestParser:
 
     def close(self) -> None:
         self._give_back_body()
-        for request in self._requests:
+        for request in self.whole:
             self._budget.give_back(request.head.caller.tenant.id, len(request.body))
-        self._requests.clear()
-        self._unread, self._at = b"", 0
+        self.whole.clear()
+        self.unread, self._at = b"", 0
         self._reset()
         # Both refer back to us. Without them a closed connection needs no garbage collector.
         del self._parser, self._authorize

@@ -28,10 +28,9 @@ from gateway.core.commands import (
 from gateway.core.coordinator import Coordinator
 from gateway.core.turns.lifecycle import LifecycleError
 from gateway.domain.decision import Refusal, RefusalReason
-from gateway.domain.ids import ReplicaId, RequestId, TenantId
+from gateway.domain.ids import ReplicaId, RequestId
 from gateway.domain.records import Record
-from gateway.domain.request import RequestFacts, ToolCall
-from gateway.domain.spending import Reserved
+from gateway.domain.request import ToolCall
 from gateway.server.proxy.ticket import Ticket
 from gateway.telemetry.recorder import Recorder
 from gateway.upstream.local_faults import STALL_S
@@ -61,8 +60,8 @@ class Driver:
         self.clock = clock
         loop = asyncio.get_running_loop()
         self.call_soon, self.call_later = loop.call_soon, loop.call_later
-        self._id_prefix = id_prefix
-        self._numbers = itertools.count(1)
+        # Of requests.
+        self.new_ids = map(f"r-{id_prefix}{{:x}}".format, itertools.count(1))
         self._on_records = on_records
         self._recorder = recorder
         self._send_hint = send_hint
@@ -82,28 +81,6 @@ class Driver:
         self.tickets: dict[RequestId, Ticket] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = 0.0
-
-    def open_ticket(
-        self,
-        tenant: TenantId,
-        facts: RequestFacts,
-        reserved: Reserved | None = None,
-        *,
-        key: str = "",
-        without: tuple[ReplicaId, ...] = (),
-    ) -> "Ticket":
-        """Tells the brain of a request. The ticket must be closed; it is a context manager. `reserved`: what
-        the shared store has reserved for it; `key`: its name; `without`: replicas that may not run it."""
-        request = RequestId(f"r-{self._id_prefix}{next(self._numbers):x}")
-        ticket = Ticket(self, request, facts)
-        self.tickets[request] = ticket
-        try:
-            self.send(ev.RequestArrived(request, tenant, facts, without, reserved, key))
-        except BaseException:
-            del self.tickets[request]
-            raise
-        ticket.live = self.coordinator.live.get(request)
-        return ticket
 
     def tick(self, period_s: float) -> None:
         """To be called every so many seconds, as far as the event loop gets to it."""

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from gateway.domain.ids import SessionId
+from gateway.core import events as ev
+from gateway.domain.ids import RequestId, SessionId
 from gateway.server.proxy.driver import Driver
 from gateway.server.proxy.prepare import Prepared
 from gateway.server.proxy.ticket import Ticket
@@ -18,10 +19,19 @@ class Tickets(msgspec.Struct, frozen=True):
     """None if the brain alone counts what tenants use."""
 
     async def open(self, prepared: Prepared) -> Ticket:
-        head, facts = prepared.request.head, prepared.facts
+        """The brain knows of the request then. The ticket must be closed; it is a context manager."""
+        head, facts, driver = prepared.request.head, prepared.facts, self.driver
         tenant = head.caller.tenant
         reserved = await self.usage.reserve(tenant.id, facts) if self.usage is not None else None
-        ticket = self.driver.open_ticket(tenant.id, facts, reserved, key=tenant.key, without=prepared.without)
+        request = RequestId(next(driver.new_ids))
+        ticket = driver.tickets[request] = Ticket(driver, request, facts)
+        try:
+            arrived = ev.RequestArrived(request, tenant.id, facts, prepared.without, reserved, tenant.key)
+            driver.send(arrived)
+        except BaseException:
+            del driver.tickets[request]
+            raise
+        ticket.live = driver.coordinator.live.get(request)
         ticket.began_s = prepared.began_s
         if self.traces is not None and (traceparent := head.facts.traceparent):
             self.traces.arrived(ticket.request, traceparent)

@@ -70,20 +70,16 @@ class Reading:
     async def read(self, request: HttpRequest) -> RequestFacts:
         """What the request says. Between the slices of a body that may take long to read, others are served.
         Where we fail to understand it, it passes, and its backend answers."""
-        work = self._reading(request.head.caller.endpoint, request)
+        head, endpoint = request.head, request.head.caller.endpoint
+        work = reading_body_facts(
+            endpoint, head.facts, request.body, is_relayed=self._is_relay, before=request.before
+        )
+        facts: RequestFacts
         try:
             next(work)
+            facts = await self._driver.parse_cooperatively(work)
         except StopIteration as end:  # as most
-            facts: RequestFacts = end.value
-            return facts
-        return await self._driver.parse_cooperatively(work)
-
-    def _reading(self, endpoint: Endpoint, request: HttpRequest) -> Generator[None, None, RequestFacts]:
-        head, before = request.head, request.before
-        try:
-            facts = yield from reading_body_facts(
-                endpoint, head.facts, request.body, is_relayed=self._is_relay, before=before
-            )
+            facts = end.value
         except Exception:  # noqa: BLE001 - a bug of ours costs what we know of a request, not the request
             facts = self._misread(endpoint, request)
         facts = facts if facts.is_readable else self._unknown(facts, request)

@@ -4,7 +4,6 @@ import asyncio
 import re
 from collections.abc import Mapping
 from functools import partial
-from http import HTTPStatus
 from typing import Final
 
 import msgspec
@@ -43,6 +42,7 @@ _NO_SUCH_PATH: Final = re.compile(
 ).fullmatch
 # From the head of an error to its end, where it has to be read before it is passed on.
 _ERROR_WITHIN_S: Final = 5.0
+_MISSING: Final = 404
 
 
 class Begun(msgspec.Struct):
@@ -102,7 +102,8 @@ class UpstreamSender(msgspec.Struct):
                 if upstream is None:
                     continue
                 begun = Begun(decision, replica, upstream, lines, keepalive)
-                if _is_missing(upstream) and self._is_unknown_path(ticket, client, begun, request.head):
+                status = upstream.head.status if upstream.head is not None else None
+                if status == _MISSING and self._is_unknown_path(ticket, client, begun, request.head):
                     return None
                 return begun
         finally:
@@ -134,8 +135,9 @@ class UpstreamSender(msgspec.Struct):
                 ticket.fetch = None
                 replica.release(upstream, reuse=False)
                 upstream = await exchange(chunks_with())
-            if _is_missing(upstream) and meant(head.method, head.caller.path) is not None:
-                await self._read_error(replica, upstream)
+            if upstream.head is not None and upstream.head.status == _MISSING:
+                if meant(head.method, head.caller.path) is not None:
+                    await self._read_error(replica, upstream)
             return upstream
         except UpstreamError as error:
             if isinstance(error, ConnectFailed) and not isinstance(error, ConnectTimedOut):
@@ -159,7 +161,7 @@ class UpstreamSender(msgspec.Struct):
             return False
         refusal = refusals.unknown_path(head.caller.path, path)
         client.refuse(classify(head.method, path).protocol, refusal, begun.receipts)
-        ticket.answered_at_once(Answer(status=HTTPStatus.NOT_FOUND), has_first_token=False)
+        ticket.answered_at_once(Answer(status=_MISSING), has_first_token=False)
         replica.release(upstream, reuse=True)
         return True
 
@@ -173,10 +175,6 @@ class UpstreamSender(msgspec.Struct):
             raise
         finally:
             timer.cancel()
-
-
-def _is_missing(upstream: UpstreamConnection) -> bool:
-    return upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND
 
 
 def _refuse(
