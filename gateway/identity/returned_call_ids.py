@@ -6,7 +6,8 @@ those ids, they identify the response that the request follows (docs/design/sess
 newest block that did is the best witness left.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -30,17 +31,20 @@ NO_ECHOES: Final = Echoes()
 
 
 def read_echoes(
-    known: Mapping[int, Item], hashes: Sequence[int], places: Iterable[int], read: Callable[[int], Item]
+    known: Mapping[int, Item], hashes: Sequence[int], news: range, call_end: int, read: Callable[[int], Item]
 ) -> Echoes:
     """The call ids in the newest assistant block that has any, and the results after the newest one.
 
-    `places`: newest first, those up to the model's newest, and those that may hold its newest calls; `known`:
-    items by their hashes, which others are read for.
+    `news`: where the items behind the model's newest are; `call_end`: number of items up to its newest call;
+    `known`: items by their hashes, which others are read for.
     """
+    newest = range(news.stop - 1, max(news.start - 2, news.stop - MAX_ITEMS - 1, -1), -1)
+    before = min(call_end, news.start - 1)
+    block = range(before - 1, max(-1, before - MAX_ITEMS), -1)
     results: dict[str, None] = {}
     calls: dict[str, None] = {}
     has_left_tail = has_observation = False
-    for place in places:
+    for place in chain(newest, block):
         item = known.get(hashes[place]) or read(place)
         ids = item.ids
         if item.kind == ASSISTANT or item.kind == ASIDE:

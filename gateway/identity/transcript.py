@@ -8,7 +8,6 @@ items before it.
 
 from collections.abc import Generator, Iterable, Sequence
 from functools import partial
-from itertools import chain
 from typing import Final
 
 import msgspec
@@ -87,7 +86,10 @@ class TranscriptReader:
         end = len(raws)
         is_prefill = found.answer_end == end and found.call_end != end
         news = self._news(items, raws) if is_prefill else range(found.answer_end, end)
-        echoes = self._echoes(items, raws, found, news) if found.call_end else NO_ECHOES
+        echoes = NO_ECHOES
+        if found.call_end:
+            item_at = partial(self._item, raws, items)
+            echoes = read_echoes(self._items.newer, raws, news, found.call_end, item_at)
         transcript = Transcript(
             tail=found.tail,
             recent=found.recent,
@@ -101,12 +103,6 @@ class TranscriptReader:
             media_bytes=found.media_bytes,
         )
         return transcript, echoes
-
-    def _echoes(self, items: Sequence[Raw], raws: Sequence[int], found: _Checkpoint, news: range) -> Echoes:
-        newest = range(news.stop - 1, max(news.start - 2, news.stop - MAX_ITEMS - 1, -1), -1)
-        before = min(found.call_end, news.start - 1)
-        block = range(before - 1, max(-1, before - MAX_ITEMS), -1)
-        return read_echoes(self._items.newer, raws, chain(newest, block), partial(self._item, raws, items))
 
     def _news(self, items: Sequence[Raw], raws: Sequence[int]) -> range:
         """Where the items behind the model's newest are.
@@ -146,7 +142,7 @@ class TranscriptReader:
 
     def _resume(self, items: Sequence[Raw], raws: Sequence[int]) -> Generator[None, None, _Checkpoint]:
         count = len(raws)
-        state, at = self._newest_checkpoint(raws)
+        state, at, key = self._newest_checkpoint(raws)
         if at == count:
             return state
         read: list[Item] = []
@@ -165,23 +161,25 @@ class TranscriptReader:
                 self._checkpoints.put(_hash_prefixes(raws, (at,))[0], state)
         found = _follow(state, read, at)
         if read[-1].kind in _ENDS:
-            self._checkpoints.put(_hash_prefixes(raws, (count,))[0], found)
+            self._checkpoints.put(key, found)
         return found
 
-    def _newest_checkpoint(self, raws: Sequence[int]) -> tuple[_Checkpoint, int]:
-        """And after how many items it stands."""
+    def _newest_checkpoint(self, raws: Sequence[int]) -> tuple[_Checkpoint, int, int]:
+        """And after how many items it stands; and the key of one after all items."""
         count, known = len(raws), self._checkpoints
         # Most requests bring an answer and what came of it; some repeat the one before.
         ends: Sequence[int] = (count - 2, count, count - 1) if count > 2 else range(count, 0, -1)
+        keys: dict[int, int] = {}
         least = max(0, count - _MAX_TRIED)
         while ends:
-            for end, key in zip(ends, _hash_prefixes(raws, ends), strict=True):
-                state = known.newer.get(key) or (known.older and known.get(key))
+            keys.update(zip(ends, _hash_prefixes(raws, ends), strict=True))
+            for end in ends:
+                state = known.newer.get(keys[end]) or (known.older and known.get(keys[end]))
                 if state:
-                    return state, end
+                    return state, end, keys[count]
             before = min(ends)
             ends = range(before - 1, max(least, before - 1 - _TRIED_AT_ONCE), -1)
-        return _EMPTY, 0
+        return _EMPTY, 0, keys.get(count, 0)
 
     def _read(self, raws: Sequence[int], items: Sequence[Raw], places: Iterable[int]) -> list[Item]:
         """The items in these places, of which most are known."""
@@ -265,8 +263,9 @@ def _find_cut(read: Sequence[Item]) -> int:
 def _follow(state: _Checkpoint, items: Sequence[Item], count: int) -> _Checkpoint:
     tail, recent, blocks, run = state.tail, state.recent, state.blocks, state.run
     call_end, answer_end, media = state.call_end, state.answer_end, state.media_bytes
-    # Those in a row, each with the hash of what stands before it.
-    answers: list[tuple[int, Item]] = []
+    # Of those in a row, each with the hash of what stands before it.
+    runs: list[list[tuple[int, Item]]] = []
+    is_run = False
     for place, item in enumerate(items, count + 1):
         kind = item.kind
         media += item.media_bytes
@@ -274,12 +273,12 @@ def _follow(state: _Checkpoint, items: Sequence[Item], count: int) -> _Checkpoin
             call_end = place
         if kind == ASSISTANT:
             answer_end = place
-            answers.append((tail, item))
+            if not is_run:
+                is_run = True
+                runs.append([])
+            runs[-1].append((tail, item))
         elif kind in _ENDS:
-            if answers:
-                found = _blocks(answers)
-                blocks, run = (*found, *blocks)[:MAX_BLOCKS], len(found)
-                answers = []
+            is_run = False
         else:
             if kind == ASIDE:
                 answer_end = place
@@ -287,8 +286,12 @@ def _follow(state: _Checkpoint, items: Sequence[Item], count: int) -> _Checkpoin
         recent = (tail, *recent[: MAX_RECENT - 1])
         # No polynomial: modulo 2**64, some sequences of two items collide whatever their hashes are.
         tail = hash((tail, item.hash)) & _MASK
-    if answers:
-        found = _blocks(answers)
+    for answers in runs[-MAX_BLOCKS:]:
+        if len(answers) == 1:  # as mostly
+            [(before, item)] = answers
+            found = [AssistantBlock(before, item.text, item.has_calls)]
+        else:
+            found = _blocks(answers)
         blocks, run = (*found, *blocks)[:MAX_BLOCKS], len(found)
     return _Checkpoint(tail, recent, blocks, run, call_end, answer_end, media)
 
@@ -296,9 +299,6 @@ def _follow(state: _Checkpoint, items: Sequence[Item], count: int) -> _Checkpoin
 def _blocks(answers: Sequence[tuple[int, Item]]) -> list[AssistantBlock]:
     """Newest first. Several answers may stand in a row, so a block begins at each of them that has a text;
     all of them reach to the end."""
-    if len(answers) == 1:
-        [(tail, item)] = answers
-        return [AssistantBlock(tail, item.text, item.has_calls)]
     starts = [0, *(at for at in range(1, len(answers)) if answers[at][1].text)][:_MAX_RUN]
     return [_block(answers[start:]) for start in reversed(starts)]
 

@@ -209,12 +209,6 @@ def _outlined(endpoint: Endpoint, header: HeaderFacts, plain: bytes, unread: Req
     return msgspec.structs.replace(known, is_readable=False, is_oversized=True)
 
 
-def _model_of(raw: Raw) -> str | None:
-    if raw is ABSENT or len(memoryview(raw)) > _MAX_KNOWN_MODEL:
-        return _name(read_text(raw))
-    return _known_model(bytes(raw))
-
-
 @lru_cache(256)
 def _known_model(raw: bytes) -> str | None:
     return _name(read_as(TEXT, raw))
@@ -250,10 +244,12 @@ def _placing_facts(
     names_state = is_responses or endpoint.state_id is not None
     is_background = fields.background is not ABSENT and is_true(fields.background)
     stores = is_responses and _may_store(endpoint) and (is_background or not is_false(fields.store))
+    is_long = len(memoryview(fields.model)) > _MAX_KNOWN_MODEL
+    model = _name(read_text(fields.model)) if is_long else _known_model(bytes(fields.model))
     return RequestFacts(
         protocol=endpoint.protocol,
         work=endpoint.work,
-        model=_model_of(fields.model),
+        model=model,
         stream=is_true(fields.stream),
         body_bytes=len(plain),
         state_ids=_state_ids(endpoint, fields, items, plain) if names_state else (),
