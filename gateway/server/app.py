@@ -37,11 +37,11 @@ from gateway.server.http import listening
 from gateway.server.http.listener import Listener
 from gateway.server.mcp.servers import McpServer, open_servers
 from gateway.server.prefill_ahead.speculative_prefill import SpeculativePrefills
-from gateway.server.proxy.content_listeners import ContentListeners
 from gateway.server.proxy.driver import Driver
 from gateway.server.proxy.open_ticket import Tickets
 from gateway.server.proxy.prepare import RequestPreparation
 from gateway.server.proxy.read_request import Reading
+from gateway.server.proxy.relay import ContentListeners
 from gateway.server.proxy.upstream_request import Outbound
 from gateway.server.replicas.hint_sender import HintSender
 from gateway.server.replicas.replica_watch import ReplicaWatch

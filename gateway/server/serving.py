@@ -11,11 +11,10 @@ from gateway.server.http.client_connection import Handler
 from gateway.server.mcp.calls import McpCalls
 from gateway.server.mcp.proxy import McpProxy
 from gateway.server.mcp.servers import McpServer
-from gateway.server.proxy.content_listeners import ContentListeners
 from gateway.server.proxy.handler import ProxyHandler
 from gateway.server.proxy.open_ticket import Tickets
 from gateway.server.proxy.prepare import RequestPreparation
-from gateway.server.proxy.relay import ResponseRelay
+from gateway.server.proxy.relay import ContentListeners, ResponseRelay
 from gateway.server.proxy.send import UpstreamSender
 from gateway.server.proxy.upstream_request import Outbound
 from gateway.server.proxy.websockets import Tunnels

@@ -37,8 +37,8 @@ from gateway.server.http.request_parser import HttpRequest
 from gateway.server.http.response_writer import refusal_parts
 from gateway.server.picker import answers, messages
 from gateway.server.picker.links import Passed, PickerLinks, StreamError
+from gateway.server.proxy.byte_pump import Milestones, catch_up
 from gateway.server.proxy.decision_headers import receipts
-from gateway.server.proxy.milestones import Milestones, catch_up
 from gateway.server.proxy.prepare import Prepared, refusal_of
 from gateway.server.proxy.ticket import Ticket
 from gateway.server.serving import ProxyParts

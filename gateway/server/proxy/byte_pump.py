@@ -20,7 +20,6 @@ from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.connection_states import State
 from gateway.server.http.request_head import RequestHead
 from gateway.server.http.response_writer import Framing
-from gateway.server.proxy.milestones import Milestones, catch_up
 from gateway.server.proxy.ticket import Ticket
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerCut
@@ -29,6 +28,46 @@ from gateway.upstream.response_head import ResponseHead
 _ANSWERING: Final = State.ANSWERING  # looked up once: each event needs it
 # Takes body bytes, in order, and whether they are the last.
 Write = Callable[[list[bytes], bool], None]
+# No time at all would need a task (`upstream/one_shot.py`).
+_PAUSE_S: Final = 1e-3
+
+
+async def catch_up(observer: ResponseObserver) -> None:
+    while observer.has_backlog:
+        await asyncio.sleep(_PAUSE_S)
+        observer.feed(b"")
+
+
+class Milestones(msgspec.Struct):
+    """Of a response, each sent to the brain once."""
+
+    ticket: Ticket
+    observer: ResponseObserver
+    status: int
+    saw_first_token: bool = False
+    calls: int = 0
+    closed: int = 0
+    states: int = 0
+
+    def emit(self) -> None:
+        """What is new; an error has no milestones."""
+        if self.status >= 400:
+            return
+        seen, ticket = self.observer.seen, self.ticket
+        if not self.saw_first_token and seen.has_first_token:
+            self.saw_first_token = True
+            ticket.send(ev.FirstTokenSeen(ticket.request))
+        while self.calls < len(seen.tool_calls):
+            ticket.send(ev.ToolCallSeen(ticket.request, seen.tool_calls[self.calls]))
+            self.calls += 1
+        while self.closed < len(seen.closed_calls):
+            if self.observer.is_stream:
+                ticket.send(ev.ToolCallClosed(ticket.request, seen.closed_calls[self.closed]))
+            ticket.hand_over(seen, self.closed)
+            self.closed += 1
+        while self.states < len(seen.state_ids):
+            ticket.send(ev.StateMinted(ticket.request, seen.state_ids[self.states]))
+            self.states += 1
 
 
 class BytePump:
@@ -61,7 +100,8 @@ class BytePump:
         try:
             may_pass = self._write == client.write and client.framing is Framing.CHUNKED
             upstream.set_sink(self._pump, self._pass_on if may_pass else None)
-            client.flush_head()
+            if client.held_head:
+                client.flush_head()
             await upstream.done
             if self._is_short:
                 raise AnswerCut("the stream ended before its last event")
