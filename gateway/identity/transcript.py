@@ -168,18 +168,19 @@ class TranscriptReader:
         """And after how many items it stands; and the key of one after all items."""
         count, known = len(raws), self._checkpoints
         # Most requests bring an answer and what came of it; some repeat the one before.
-        ends: Sequence[int] = (count - 2, count, count - 1) if count > 2 else range(count, 0, -1)
-        keys: dict[int, int] = {}
-        least = max(0, count - _MAX_TRIED)
-        while ends:
-            keys.update(zip(ends, _hash_prefixes(raws, ends), strict=True))
-            for end in ends:
-                state = known.newer.get(keys[end]) or (known.older and known.get(keys[end]))
+        ends: Sequence[int] = (max(count - 2, 0), count)
+        keys = _hash_prefixes(raws, ends)
+        of_all, below, least = keys[1], count, max(0, count - _MAX_TRIED)
+        while True:
+            for end, key in zip(ends, keys, strict=True):
+                state = known.newer.get(key) or (known.older and known.get(key))
                 if state:
-                    return state, end, keys[count]
-            before = min(ends)
-            ends = range(before - 1, max(least, before - 1 - _TRIED_AT_ONCE), -1)
-        return _EMPTY, 0, keys.get(count, 0)
+                    return state, end, of_all
+            ends = range(below - 1, max(least, below - 1 - _TRIED_AT_ONCE), -1)
+            if not ends:
+                return _EMPTY, 0, of_all
+            keys = _hash_prefixes(raws, ends)
+            below -= _TRIED_AT_ONCE
 
     def _read(self, raws: Sequence[int], items: Sequence[Raw], places: Iterable[int]) -> list[Item]:
         """The items in these places, of which most are known."""
