@@ -93,7 +93,10 @@ class Coordinator:
         if self.admission.records:
             self._stream.extend(self.admission.records)
             self.admission.records.clear()
-        return self._commands() if self._out or self.sessions.publishing is not None else []
+        if (publishing := self.sessions.publishing) is not None:
+            self._out += publishing.take()
+        commands, self._out[:] = self._out[:], ()
+        return commands
 
     def share(self) -> Share:
         return self._replicas.share()
@@ -108,17 +111,11 @@ class Coordinator:
         with contextlib.suppress(Exception):
             self.gate.drain_queue(now=now)
         self._rescue(now=now)
-        return self._commands()
+        commands, self._out[:] = self._out[:], ()
+        return commands
 
     def _rescue(self, *, now: float) -> None:
         rescue(self.live, self.gate, self.dispatcher, self.completion, now=now)
-
-    def _commands(self) -> list[Command]:
-        if (publishing := self.sessions.publishing) is not None:
-            self._out += publishing.take()
-        out = self._out.copy()
-        self._out.clear()
-        return out
 
     def next_deadline_s(self) -> float | None:
         """When `TimerFired` is due next, on the clock of `now`; None for never.
@@ -139,6 +136,7 @@ class Coordinator:
 
     def _table(self) -> dict[type[ev.Event], Callable[..., None]]:
         attempts = self._attempts
+        of_answers = (ev.FirstTokenSeen, ev.ToolCallSeen, ev.ToolCallClosed, ev.StateMinted)
         of_replicas = (*ev.FleetEvent.__args__, ev.EngineReported)
         of_sessions = (ev.SessionFinished, ev.SessionStopped, ev.SessionAdopted, ev.AmbiguousEvidence)
         of_operators = (ev.SettingsChanged, ev.DrainStarted)
@@ -146,10 +144,7 @@ class Coordinator:
             ev.RequestArrived: self._arrived,
             ev.AnsweredAtOnce: attempts.answered_at_once,
             ev.ResponseStarted: attempts.started,
-            ev.FirstTokenSeen: attempts.first_token_seen,
-            ev.ToolCallSeen: attempts.call_seen,
-            ev.ToolCallClosed: attempts.call_closed,
-            ev.StateMinted: attempts.state_minted,
+            **dict.fromkeys(of_answers, attempts.answer_went_on),
             ev.ResponseFinished: attempts.finished,
             ev.ResponseCut: attempts.cut,
             ev.ClientLeft: attempts.client_left,

@@ -208,15 +208,13 @@ class Fleet:
             home = self._replicas.get(only)
             is_there = home is not None and home.is_up and home.facts.pool == pool and only not in without
             return [ReplicaLoad(only, home.running)] if home is not None and is_there else []
-        found = [
-            ReplicaLoad(state.facts.id, state.running + state.elsewhere)
-            for state in self._replicas.values()
-            if state.is_up
-            and not state.is_draining
-            and state.facts.pool == pool
-            and state.facts.id not in without
-            and (model is None or not state.facts.models or model in state.facts.models)
-        ]
+        found = []
+        for state in self._replicas.values():
+            facts = state.facts
+            is_there = state.is_up and not state.is_draining and facts.pool == pool
+            if is_there and facts.id not in without:
+                if model is None or not facts.models or model in facts.models:
+                    found.append(ReplicaLoad(facts.id, state.running + state.elsewhere))
         if not self.health.all_up:
             found = [load for load in found if not self.is_ejected(load.replica)] or found
         if self._for_prompts:

@@ -239,7 +239,11 @@ class Forecasts:
         left = _Left(live.text_bytes, prompt, prompt + (usage.output_tokens or 0))
         if prediction is not None and answer.usage.prompt_tokens is not None:
             self._of_model(live).observe(left, before)
-        self._remember(live, left)
+        if len(self._left) >= REMEMBERED:
+            self._left_before, self._left = self._left, {}
+        self._left[request] = left
+        if live.session is not None:
+            self._left[live.session.thread] = left
         if prediction is not None:
             _learn(known.estimator, prediction, live, usage, beside_s, is_whole=is_whole, now=now)
         return counted
@@ -290,13 +294,6 @@ class Forecasts:
             return None
         left = self._left.get(key) or self._left_before.get(key)
         return left if left is not None and left.bytes <= live.text_bytes else None
-
-    def _remember(self, live: LiveRequest, left: _Left) -> None:
-        if len(self._left) >= REMEMBERED:
-            self._left_before, self._left = self._left, {}
-        self._left[live.request] = left
-        if live.session is not None:
-            self._left[live.session.thread] = left
 
 
 def _learn(

@@ -167,6 +167,10 @@ class Stream:
     ) -> None:
         if live.facts.work not in GPU_WORK:
             return
+        usage, uncounted = answer.usage if answer else Usage(), 0
+        if estimated is not None:
+            prompt = (estimated.prompt_tokens or 0) - (usage.prompt_tokens or 0)
+            uncounted = max(0, prompt + (estimated.output_tokens or 0) - (usage.output_tokens or 0))
         self.append(
             rec.GpuEnd(
                 at_s=now,
@@ -175,8 +179,8 @@ class Stream:
                 replica=replica,
                 outcome=outcome,
                 status=answer.status if answer else None,
-                usage=answer.usage if answer else Usage(),
-                estimated_tokens=_uncounted(answer, estimated) if estimated is not None else 0,
+                usage=usage,
+                estimated_tokens=uncounted,
                 finish_reason=answer.finish_reason if answer else None,
                 failure=answer.failure if answer else "",
                 tenant=live.tenant,
@@ -227,9 +231,3 @@ class Stream:
 
 def _model_at_work(live: LiveRequest) -> str | None:
     return live.runs_on or "" if live.facts.work in GPU_WORK else None
-
-
-def _uncounted(answer: Answer | None, estimated: Usage) -> int:
-    known = answer.usage if answer is not None else Usage()
-    prompt = (estimated.prompt_tokens or 0) - (known.prompt_tokens or 0)
-    return max(0, prompt + (estimated.output_tokens or 0) - (known.output_tokens or 0))

@@ -135,7 +135,7 @@ class SessionBook:
                     has_failed=new.has_failed,
                 )
             )
-            out.append(self._tool_num(now=now))
+            out.append(rec.ToolNum(at_s=now, active=self.tools.active_sessions))
         if went_on is not None and known is not None:
             if went_on in known.text_calls.doubts:
                 late_calls = known.text_calls.came(went_on, turn, facts.transcript.new, now=now)
@@ -245,7 +245,7 @@ class SessionBook:
                         ready_ms=self._ready_ms(live, now=now),
                     )
                 )
-                out.append(self._tool_num(now=now))
+                out.append(rec.ToolNum(at_s=now, active=self.tools.active_sessions))
         if self.sessions.are_too_many:  # the last live turn of one of them may just have ended
             out += self.expire(now=now)
         return end, out
@@ -337,17 +337,15 @@ class SessionBook:
         out: list[rec.Record] = [
             rec.SessionEnded(at_s=now, session=session.id, turns=session.turns, reason=reason)
         ]
-        return [*out, self._tool_num(now=now)] if was_active else out
+        return [*out, rec.ToolNum(at_s=now, active=self.tools.active_sessions)] if was_active else out
 
     def _ready_ms(self, live: LiveRequest, *, now: float) -> tuple[float, ...]:
         if live.state is not State.FINISHED or live.session is None:
             return ()
         calls, turn = self.tools.open_calls(live.session.session), live.request
-        ready = [call.ready_s for call in calls if call.turn == turn and call.ready_s is not None]
-        return tuple([(now - ready_s) * 1e3 for ready_s in ready])
-
-    def _tool_num(self, *, now: float) -> rec.ToolNum:
-        return rec.ToolNum(at_s=now, active=self.tools.active_sessions)
+        return tuple(
+            [(now - each.ready_s) * 1e3 for each in calls if each.turn == turn and each.ready_s is not None]
+        )
 
 
 def _outcome(live: LiveRequest, answer: Answer | None) -> Outcome:

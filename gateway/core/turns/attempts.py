@@ -36,8 +36,6 @@ class Attempts:
     ) -> None:
         self._live = books.live
         self._sessions = books.sessions
-        self._forecasts = books.forecasts
-        self._migrations = books.migrations
         self._stream = books.stream
         self._gate = gate
         self._dispatcher = dispatcher
@@ -73,43 +71,29 @@ class Attempts:
             raise LifecycleError(f"request {request} is over, or never arrived")
         return live
 
-    def _answering(self, request: RequestId) -> LiveRequest:
-        live = self._live.get(request) or self._known(request)
-        if live.state is not State.ANSWERING:
-            raise LifecycleError(f"a request that is {live.state.value} is not answered")
-        return live
-
     def started(self, event: ev.ResponseStarted, *, now: float) -> None:
         (self._live.get(event.request) or self._known(event.request)).step(Step.START)
 
-    def first_token_seen(self, event: ev.FirstTokenSeen, *, now: float) -> None:
-        self._first_token(self._answering(event.request), now=now)
-
-    def _first_token(self, live: LiveRequest, *, now: float) -> None:
-        if live.saw_first_token:
-            return
-        assert live.replica is not None
-        live.saw_first_token, live.first_token_s = True, now
-        self._forecasts.first_token(live, live.replica, now=now)
-        self._dispatcher.first_token(live, now=now)
-        if self._migrations.known:
-            self._migrations.over(live.request)
-        self._stream.first_token(live, live.replica, now=now)
-
-    def call_seen(self, event: ev.ToolCallSeen, *, now: float) -> None:
-        self._sessions.call_minted(self._answering(event.request), event.call)
-
-    def call_closed(self, event: ev.ToolCallClosed, *, now: float) -> None:
-        self._sessions.call_closed(self._answering(event.request), event.call, now=now)
-
-    def state_minted(self, event: ev.StateMinted, *, now: float) -> None:
-        self._sessions.state_minted(self._answering(event.request), event.state_id)
+    def answer_went_on(
+        self, event: ev.FirstTokenSeen | ev.ToolCallSeen | ev.ToolCallClosed | ev.StateMinted, *, now: float
+    ) -> None:
+        live = self._live.get(event.request) or self._known(event.request)
+        if live.state is not State.ANSWERING:
+            raise LifecycleError(f"a request that is {live.state.value} is not answered")
+        if isinstance(event, ev.FirstTokenSeen):
+            self._dispatcher.first_token(live, now=now)
+        elif isinstance(event, ev.ToolCallSeen):
+            self._sessions.call_minted(live, event.call)
+        elif isinstance(event, ev.ToolCallClosed):
+            self._sessions.call_closed(live, event.call, now=now)
+        else:
+            self._sessions.state_minted(live, event.state_id)
 
     def answered_at_once(self, event: ev.AnsweredAtOnce, *, now: float) -> None:
         live = self._live.get(event.request) or self._known(event.request)
         live.step(Step.START)
         if event.has_first_token:
-            self._first_token(live, now=now)
+            self._dispatcher.first_token(live, now=now)
         for state_id in event.answer.state_ids:
             self._sessions.state_minted(live, state_id)
         self._ended(live, Step.FINISH, event.answer, now=now)

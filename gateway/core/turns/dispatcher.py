@@ -40,6 +40,7 @@ class Dispatcher:
         self._admission = books.admission
         self._placement = books.placement
         self._forecasts = books.forecasts
+        self._migrations = books.migrations
         self._ranks = books.ranks
         self._out, self._stream = books.out, books.stream
         self._legs = legs
@@ -67,7 +68,11 @@ class Dispatcher:
                 self._legs.begin(live, elsewhere, now=now)
                 live.step(Step.PREFILL)
                 return
-        query = self._query(live, candidates, now=now)
+        query = NOTHING_KNOWN
+        if live.session is not None:
+            adapters, expected = self._fleet.adapters, partial(self._forecasts.expected_tokens, live)
+            waits_at = self._fleet.without_slot(live.runs_on, candidates) if adapters.is_used else ()
+            query = Query(now, live.agent, live.text_bytes, expected, waits_at, live.handed_over)
         placement = self._placement.place(candidates, live.session, query)
         if live.leg_left is not None:
             self._legs.placed(live)
@@ -78,14 +83,6 @@ class Dispatcher:
         elif live.tried:
             placement = Placement(replica=placement.replica, reason=PlacementReason.RETRIED_ELSEWHERE)
         self.send(live, placement, tokens, now=now)
-
-    def _query(self, live: LiveRequest, candidates: Sequence[ReplicaLoad], *, now: float) -> Query:
-        if live.session is None:
-            return NOTHING_KNOWN
-        tokens = partial(self._forecasts.expected_tokens, live)
-        agent = live.agent
-        waits_at = self._fleet.without_slot(live.runs_on, candidates) if self._fleet.adapters.is_used else ()
-        return Query(now, agent, live.text_bytes, tokens, waits_at, live.handed_over)
 
     def send(
         self, live: LiveRequest, placement: Placement, tokens: float | None = None, *, now: float
@@ -153,10 +150,17 @@ class Dispatcher:
         )
 
     def first_token(self, live: LiveRequest, *, now: float) -> None:
+        if live.saw_first_token:
+            return
         assert live.replica is not None
+        live.saw_first_token, live.first_token_s = True, now
+        self._forecasts.first_token(live, live.replica, now=now)
         self._fleet.health.first_token(live.request, live.replica, now=now)
         if live.handed_over:
             self._legs.first_token(live, now=now)
+        if self._migrations.known:
+            self._migrations.over(live.request)
+        self._stream.first_token(live, live.replica, now=now)
 
     def ended(
         self,

@@ -50,8 +50,8 @@ class Gate:
     def decide(self, live: LiveRequest, *, now: float) -> Refusal | None:
         assert live.pool is not None
         self._now = now
-        lane = live.lane
-        candidates = self._fleet.candidates(lane.pool, only=lane.home, without=lane.without, model=lane.model)
+        without = *live.tried, *live.without
+        candidates = self._fleet.candidates(live.pool, only=live.home, without=without, model=live.model)
         if candidates and live.facts.work in CAPACITY_FREE_WORK:
             self._dispatcher.submit(live, candidates, now=now)
             return None
@@ -75,7 +75,7 @@ class Gate:
             candidates=candidates,
             must_queue=is_outage
             or (bool(candidates) and not is_open)
-            or (bool(self.waiting_room.turns) and self.waiting_room.has_lane(lane)),
+            or (bool(self.waiting_room.turns) and self.waiting_room.has_lane(live.lane)),
             full=full,
         )
         # Only a session's slot depends on the tokens that it holds.

@@ -3,7 +3,7 @@
 import msgspec
 
 from gateway.admission.turn_request import TurnRequest
-from gateway.core.turns.lifecycle import TRANSITIONS, LifecycleError, State, Step, advance
+from gateway.core.turns.lifecycle import TRANSITIONS, State, Step, advance
 from gateway.core.turns.waiting_room import Lane
 from gateway.cost.estimator import IsolatedCost
 from gateway.domain.agent_key import UNKNOWN_AGENT, AgentKey
@@ -142,11 +142,6 @@ class LiveRequest(msgspec.Struct, kw_only=True):
         """An engine has worked for it, to the end or not."""
         some = self.saw_first_token or bool(answer.content_bytes)
         return answer.is_good or (answer.status < 400 and some)
-
-    def require(self, state: State) -> None:
-        """Raises `LifecycleError` unless this is its state: for facts that change no state."""
-        if self.state is not state:
-            raise LifecycleError(f"a request that is {self.state.value} is not {state.value}")
 
     def step(self, step: Step) -> None:
         """Raises `LifecycleError` if the table does not allow it."""
