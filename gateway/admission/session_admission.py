@@ -111,10 +111,11 @@ class SessionAdmission:
         if turn is not None:  # a retry, or its replicas changed while it waits
             return None if turn.is_admitted else Wait(reason=WaitReason.BEHIND_OTHERS)
         pool = self.pools.get(applicant.pool) or self._pool(applicant.pool)
+        is_trusted = not self._tenants or applicant.tenant in self._trusted
+        stated = applicant.claims if is_trusted else None
         member = pool.places.members.get(session)
         if member is None:
-            member = pool.places.members[session] = self._new_member(applicant, session)
-        stated = applicant.claims and self._trusted_claims(applicant)
+            member = pool.places.members[session] = self._new_member(applicant, session, stated)
         if stated is not None and stated.service_class == ServiceClass.REACTIVE.value:
             member.service_class = ServiceClass.REACTIVE  # in the queue it keeps its class
         turn = Turn(member, applicant, now)
@@ -218,21 +219,16 @@ class SessionAdmission:
             )
         return found
 
-    def _new_member(self, applicant: TurnRequest, session: SessionId) -> Member:
-        claims = self._trusted_claims(applicant)
+    def _new_member(self, applicant: TurnRequest, session: SessionId, stated: Claims | None) -> Member:
         of_key = self._tenants.get(applicant.tenant, _NO_QUOTA).service_class
         return Member(
             session=session,
             tenant=applicant.tenant,
             agent=applicant.agent,
             task_arrived_s=applicant.task_arrived_s,
-            service_class=classify(claims, of_key, is_background=applicant.is_background),
+            service_class=classify(stated, of_key, is_background=applicant.is_background),
             tokens=applicant.prompt_tokens,
         )
-
-    def _trusted_claims(self, applicant: TurnRequest) -> Claims | None:
-        is_trusted = applicant.tenant in self._trusted or not self._tenants
-        return applicant.claims if is_trusted else None
 
     def _wait_for_a_place(
         self, turn: Turn, room: ReplicaCapacity, reason: WaitReason, *, now: float

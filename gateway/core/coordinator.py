@@ -26,7 +26,7 @@ from gateway.core.turns.gate import Gate
 from gateway.core.turns.lifecycle import LifecycleError
 from gateway.core.turns.live import LiveRequest
 from gateway.domain.decision import Refusal
-from gateway.domain.ids import PoolId, TenantId
+from gateway.domain.ids import NOBODYS, PoolId, TenantId
 from gateway.domain.request import Protocol, Work
 from gateway.domain.shares import Share
 from gateway.prefill_ahead.worth import PrefillAheadConfig
@@ -201,7 +201,7 @@ class Coordinator:
             request=event.request,
             tenant=event.tenant,
             key=event.key,
-            owner=self.sessions.conversations.owner_of(event.tenant),
+            owner=NOBODYS if self.sessions.conversations.is_shared else event.tenant,
             facts=facts,
             text_bytes=facts.body_bytes - facts.transcript.media_bytes,
             pool=None,

@@ -10,7 +10,8 @@ the overall error factor.
 
 import math
 from collections.abc import Sequence
-from operator import mul
+from itertools import repeat
+from operator import mul, truediv
 from typing import Final
 
 # Observations until an old one counts 1/e.
@@ -62,7 +63,7 @@ class DecayingFit:
             self._settling, keep = SETTLING, KEPT
         # By the geometric mean: relative to a far too long prediction alone, its error would hardly count.
         unit = math.sqrt(predicted * seconds)
-        x, y = [feature / unit for feature in features], seconds / unit
+        x, y = list(map(truediv, features, repeat(unit))), seconds / unit
         for i, row in enumerate(self._products):
             scaled = weight * x[i]
             self._targets[i] = keep * self._targets[i] + scaled * y
@@ -88,11 +89,14 @@ class DecayingFit:
     def _solve(self) -> None:
         belief = self._belief
         observed = sum(map(mul, belief, self._targets))
-        believed = sum(map(mul, belief, [sum(map(mul, row, belief)) for row in self._products]))
+        believed = 0.0
+        for own, row in zip(belief, self._products, strict=True):
+            believed += own * sum(map(mul, row, belief))
         scale = (observed + self._trust) / (believed + self._trust) if believed > _TINY else 1.0
         before, self._last_scale = self._last_scale, scale
         theta = self.coefficients
-        theta[:] = [coefficient * scale / before for coefficient in theta]
+        for i, coefficient in enumerate(theta):
+            theta[i] = coefficient * scale / before
         for _ in range(_SWEEPS):
             for i, row in enumerate(self._products):
                 own = row[i]

@@ -8,6 +8,7 @@ names or states the parts, and sets the differences. `gateway/config/profiles.py
 import re
 import tomllib
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -90,7 +91,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """On each device, for activations, captured graphs and the input embedding."""
 
 
-class Profile(Engine, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Profile(Engine, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """All that the cost of a step depends on."""
 
     hardware: Hardware
@@ -108,11 +109,11 @@ class Profile(Engine, frozen=True, kw_only=True, forbid_unknown_fields=True):
         devices = f"{self.tensor_parallel}x" if self.tensor_parallel > 1 else ""
         return f"{self.model.name}@{devices}{self.hardware.name}"
 
-    @property
+    @cached_property
     def flops_per_s(self) -> float:
         return self.compute_efficiency * (self.hardware.peak_flops * self.tensor_parallel)
 
-    @property
+    @cached_property
     def bytes_per_s(self) -> float:
         return self.memory_efficiency * (self.hardware.memory_bytes_per_s * self.tensor_parallel)
 

@@ -13,17 +13,13 @@ class Allowance:
         self.left = self._burst = burst
         self._refilled_s: float | None = None
 
-    def refill(self, *, now: float) -> None:
+    def take(self, amount: float = 1.0, *, now: float) -> bool:
         if self._refilled_s is None:
             self._refilled_s = now
         elif now > self._refilled_s:
             left = self.left + (now - self._refilled_s) * self.per_s
             self.left = left if left < self._burst else self._burst
             self._refilled_s = now
-
-    def take(self, amount: float = 1.0, *, now: float) -> bool:
-        if now != self._refilled_s:
-            self.refill(now=now)
         if self.left < amount:
             return False
         self.left -= amount

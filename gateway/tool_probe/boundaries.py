@@ -104,11 +104,15 @@ class ToolBoundaries:
         open_calls = self._open.get(session)
         if not open_calls:
             return None
-        closed = [open_calls.pop(call_id) for call_id in call_ids if call_id in open_calls]
+        closed: list[OpenCall] = []
+        for call_id in call_ids:
+            call = open_calls.pop(call_id, None)
+            if call is not None:
+                closed.append(call)
         if went_on is not None and open_calls:
             left = [call for call in open_calls.values() if call.turn == went_on]
-            for call in left:
-                del open_calls[call.id]
+            for each in left:
+                del open_calls[each.id]
             closed += [call for call in left if call.is_in_text]
         if not open_calls:
             del self._open[session]

@@ -150,17 +150,19 @@ class ContentSearch:
 
     def _parent(self) -> Link | None:
         guess: Link | None = None
-        for find in (self._by_minted_id, self._by_conversation):
-            found = find()
+        ids, blocks = self._ids, self._script.blocks
+        for find, evidence in ((self._by_minted_id, ids), (self._by_conversation, blocks)):
+            found = find() if evidence else None
             if found is not None:
                 link = self._prove(found)
                 if link.is_proof:
                     return link
                 guess = guess or link
-        guess = guess or self._by_echo()
+        if guess is None and blocks:
+            guess = self._by_echo()
         if guess is None or guess.turn.next is not None:
             guess = self._without_answer() or guess
-        return guess or self._among_twins()
+        return guess or (self._among_twins() if ids else None)
 
     def _prove(self, link: Link) -> Link:
         """Random ids, and long answers to a single session, cannot be guessed but can be copied: they are
@@ -256,7 +258,7 @@ class ContentSearch:
 
     def _by_echo(self) -> Link | None:
         blocks = self._script.blocks
-        if not blocks or blocks[0].text not in self._traces.texts:
+        if blocks[0].text not in self._traces.texts:
             return None
         known = self._known(self._traces.texts, blocks[0].text)
         known = [turn for turn in known if turn.chars >= _MIN_ECHO_CHARS]

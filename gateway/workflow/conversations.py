@@ -14,6 +14,7 @@ number.
 
 from collections import OrderedDict
 from heapq import heapify, heappop, heappush
+from itertools import filterfalse
 from math import inf
 from operator import attrgetter
 from typing import Annotated, Final
@@ -110,7 +111,7 @@ class Conversations:
     def __init__(self, config: ConversationsConfig, *, is_shared: bool = False) -> None:
         """`is_shared`: evidence of one tenant counts for all."""
         self._config = config
-        self._is_shared = is_shared
+        self.is_shared = is_shared
         self.graphs = Graphs(config.types)
         self.text_calls: TenantLru[TenantId, None, TextCalls] = TenantLru(config.types.max_tenants)
         self._threads: OrderedDict[ThreadId, Conversation] = OrderedDict()
@@ -121,9 +122,6 @@ class Conversations:
 
     def __len__(self) -> int:
         return len(self._threads)
-
-    def owner_of(self, tenant: TenantId) -> TenantId:
-        return NOBODYS if self._is_shared else tenant
 
     def arrived(
         self, ref: SessionRef, facts: RequestFacts, owner: TenantId = NOBODYS, *, now: float
@@ -217,7 +215,7 @@ class Conversations:
             if begins and usage.cached_tokens is not None and graph.saw_shared(usage.cached_tokens):
                 self.graphs.shared_changes += 1
             known.tokens = tokens
-        names = tuple([call.name for call in answer.tool_calls if not call.is_at_engine])
+        names = tuple(map(attrgetter("name"), filterfalse(attrgetter("is_at_engine"), answer.tool_calls)))
         tools = tool_set(names or known.text_calls.names(known.key, facts, answer))
         graph.saw_step(known.step.tools if known.step is not None else None, tools)
         step = known.step = Step(tools, style.opening if tools else style.close)

@@ -52,6 +52,7 @@ class SessionStore:
         # Tenants by their number of sessions.
         self._with: dict[int, dict[TenantId, None]] = {}
         self._most = 0
+        self.are_too_many = False
         self._twins: Memory[bool] = Memory(MAX_TWINS)
 
     def __len__(self) -> int:
@@ -84,10 +85,6 @@ class SessionStore:
     def find_own(self, key: ExplicitKey) -> Session | None:
         session = self._sessions.get(SessionId(key[2])) if key[1] == TURNPIKE_SCHEMA else None
         return session if session is not None and session.tenant == key[0] else None
-
-    @property
-    def are_too_many(self) -> bool:
-        return len(self._sessions) > self._config.max_sessions
 
     def expire(self, *, now: float) -> list[tuple[Session, str]]:
         """Forgets sessions that are idle too long or too many; returns them with the reason. Looks at a
@@ -139,6 +136,7 @@ class SessionStore:
                 del self._with[before]
         if now:
             self._with.setdefault(now, {})[tenant] = None
+        self.are_too_many = len(self._sessions) > self._config.max_sessions
         if now > self._most or (before == self._most and before not in self._with):
             self._most = now
 
@@ -174,7 +172,7 @@ class SessionStore:
         return session
 
     def _keep(self, session: Session) -> None:
-        of_tenant = self.traces_of(session.tenant).sessions
+        of_tenant = (self._traces.get(session.tenant) or self.traces_of(session.tenant)).sessions
         self._sessions[session.id] = of_tenant[session.id] = session
         self._count(session.tenant, len(of_tenant) - 1, len(of_tenant))
         self._by_explicit.update(dict.fromkeys(session.explicit_keys, session.id))

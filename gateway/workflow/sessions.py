@@ -128,11 +128,18 @@ class Sessions(SessionStore):
             return None
         session = turn.thread.session
         session.live_turns -= 1
+        session.troubles += outcome is not Outcome.ANSWERED
         turn.outcome, turn.ended_s = outcome, now
-        if answer is not None and answer.retry_after_s is not None:
-            turn.due_s = now + answer.retry_after_s
-        if answer is not None and answer.status < 400:
-            turn.text, turn.chars = answer.utterance.text, answer.utterance.chars
+        if answer is not None:
+            usage = answer.usage
+            session.prompt_tokens += usage.prompt_tokens or 0
+            session.output_tokens += usage.output_tokens or 0
+            if usage.cached_tokens is not None:
+                session.cached_tokens = (session.cached_tokens or 0) + usage.cached_tokens
+            if answer.retry_after_s is not None:
+                turn.due_s = now + answer.retry_after_s
+            if answer.status < 400:
+                turn.text, turn.chars = answer.utterance.text, answer.utterance.chars
         traces = self._traces[session.tenant]
         traces.add_answer(turn)
         if len(session.log) > self._config.max_turns:

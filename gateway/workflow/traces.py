@@ -81,9 +81,11 @@ class Traces:
         return turn.chars >= MIN_SECRET_CHARS and self._given.get(turn.text) == turn.session.id
 
     def is_twin_by_id(self, turn: Turn) -> bool:
-        twins, tenant = self._twins, turn.session.tenant
-        are_known = bool(twins.newer or twins.older)
-        return are_known and any(twins.get(evidence.of_minted(tenant, each)) for each in turn.minted)
+        twins = self._twins
+        if not (twins.newer or twins.older):
+            return False
+        tenant = turn.session.tenant
+        return any(twins.get(evidence.of_minted(tenant, each)) for each in turn.minted)
 
     def is_twin_by_answer(self, tenant: TenantId, tail: int, text: int) -> bool:
         return len(self._twins) > 0 and bool(self._twins.get(evidence.of_answer(tenant, tail, text)))

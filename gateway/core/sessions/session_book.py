@@ -17,7 +17,7 @@ from gateway.domain import records as rec
 from gateway.domain.agent_key import agent_key
 from gateway.domain.decision import Edge
 from gateway.domain.ids import ReplicaId, SessionId, TenantId
-from gateway.domain.request import Answer, Claims, RequestFacts, ToolCall, Usage
+from gateway.domain.request import Answer, Claims, RequestFacts, ToolCall
 from gateway.domain.turn_trace import TurnTrace
 from gateway.identity.counter_ids import is_counter_like
 from gateway.routing.state_residence import Residence, StateKey, StateResidence
@@ -204,7 +204,7 @@ class SessionBook:
         for call in answer.tool_calls if answer is not None and answer.status < 400 else ():
             if call not in live.calls_seen:
                 self.call_minted(live, call)
-        turn = self.sessions.ended(live.request, answer, _counted(session, live, answer), now=now)
+        turn = self.sessions.ended(live.request, answer, _outcome(live, answer), now=now)
         has_left = live.state is State.LEFT and not live.saw_first_token
         self.conduct.ended(turn, live.facts, answer, left_after_s=now - live.arrived_s if has_left else None)
         assert live.session is not None
@@ -358,16 +358,6 @@ def _outcome(live: LiveRequest, answer: Answer | None) -> Outcome:
     # It ended cleanly, but in the middle: some clients take what they have, others ask again.
     has_content = bool(answer.tool_calls) or answer.utterance.text != 0
     return Outcome.CUT if has_content else Outcome.ANSWERED if answer.is_good else Outcome.FAILED
-
-
-def _counted(session: Session, live: LiveRequest, answer: Answer | None) -> Outcome:
-    usage, outcome = answer.usage if answer is not None else Usage(), _outcome(live, answer)
-    session.troubles += outcome is not Outcome.ANSWERED
-    session.prompt_tokens += usage.prompt_tokens or 0
-    session.output_tokens += usage.output_tokens or 0
-    if usage.cached_tokens is not None:
-        session.cached_tokens = (session.cached_tokens or 0) + usage.cached_tokens
-    return outcome
 
 
 def _session_start(session: Session, *, now: float) -> rec.SessionStarted:

@@ -101,7 +101,7 @@ class Spans:
         }
 
     def take(self, records: Iterable[rec.Record], *, now: float) -> list[Span]:
-        self._allowance.refill(now=now)
+        self._allowance.take(0.0, now=now)
         takes, takes_of_turn, turns = self._takes, self._takes_of_turn, self._turns
         record: Any
         for record in records:

@@ -160,17 +160,17 @@ class Lifetimes:
         else:
             first_tokens = self._first_prompt.mean(broader.first_tokens, 1.0)
             growth, ends = broader.growth_by_class, broader.ends_by_class
-        made = [place for place, weight in enumerate(self._seen) if weight >= _SEEN * self._gain]
-        seen_until = _UNTIL[_FIRST_TURNS[made[-1]]] if made else 0
+        ends_by_class, growth_by_class = [], []
+        seen_until = broader.seen_until if broader is not None else 0
         weight = _STRENGTH * self._gain
-        counts = zip(self._ends, self._seen, ends, strict=True)
-        means = zip(self._growth, growth, strict=True)
-        return Outlook(
-            [min(1.0, (ended + prior * weight) / (seen + weight)) for ended, seen, prior in counts],
-            [max(0.0, mean.mean(prior, _STRENGTH)) for mean, prior in means],
-            first_tokens,
-            max(seen_until, broader.seen_until if broader is not None else 0),
-        )
+        for place, seen in enumerate(self._seen):
+            if seen >= _SEEN * self._gain:
+                seen_until = max(seen_until, _UNTIL[_FIRST_TURNS[place]])
+            ends_by_class.append(min(1.0, (self._ends[place] + ends[place] * weight) / (seen + weight)))
+            mean = self._growth[place]  # `DecayedMean.mean`, without the call
+            grown = (mean.sum + growth[place] * _STRENGTH) / (mean.weight + _STRENGTH)
+            growth_by_class.append(max(0.0, grown))
+        return Outlook(ends_by_class, growth_by_class, first_tokens, seen_until)
 
 
 _TURNS: Final = range(LATE_TURN + HORIZONS[-1] + 2)
