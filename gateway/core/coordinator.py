@@ -111,6 +111,8 @@ class Coordinator:
         with contextlib.suppress(Exception):
             self.gate.drain_queue(now=now)
         self._rescue(now=now)
+        if (publishing := self.sessions.publishing) is not None:
+            self._out += publishing.take()
         commands, self._out[:] = self._out[:], ()
         return commands
 

@@ -113,7 +113,8 @@ class Outlook(msgspec.Struct, eq=False):
         else:
             following = _UNTIL[turn]  # the next class
             found = self.remaining(following).before(1, goes_on, self.growth_by_class[place + 1])
-            found = found.before(following - turn - 1, goes_on, growth)
+            if following - turn > 1:
+                found = found.before(following - turn - 1, goes_on, growth)
         self._remaining[turn] = found
         return found
 
