@@ -8,7 +8,6 @@ names or states the parts, and sets the differences. `gateway/config/profiles.py
 import re
 import tomllib
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -91,7 +90,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """On each device, for activations, captured graphs and the input embedding."""
 
 
-class Profile(Engine, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+class Profile(Engine, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All that the cost of a step depends on."""
 
     hardware: Hardware
@@ -109,11 +108,11 @@ class Profile(Engine, frozen=True, kw_only=True, forbid_unknown_fields=True, dic
         devices = f"{self.tensor_parallel}x" if self.tensor_parallel > 1 else ""
         return f"{self.model.name}@{devices}{self.hardware.name}"
 
-    @cached_property
+    @property
     def flops_per_s(self) -> float:
         return self.compute_efficiency * (self.hardware.peak_flops * self.tensor_parallel)
 
-    @cached_property
+    @property
     def bytes_per_s(self) -> float:
         return self.memory_efficiency * (self.hardware.memory_bytes_per_s * self.tensor_parallel)
 
