@@ -106,7 +106,7 @@ RULES: Final[dict[str, Without]] = {
     "beyond_kv": Without(limits.Limits, "overcommit_sessions", property(lambda _: 0.0, lambda *_: None)),
     "turns_ahead": Without(limits, "_TURNS_AHEAD", 1.0),
     "kv_overflow": Without(limits.Limits, "overflow", lambda *_: 0.0),
-    "back": Without(graph.Pause, "back", lambda *_: 1.0),
+    "back": Without(graph.ExpectedReturn, "back", lambda *_: 1.0),
     "worth": Without(limits.Limits, "max_idle_hold_s", lambda _: None),
     "warm_first": Without(pool, "entry_of", _cold),
 }

@@ -8,14 +8,14 @@ from gateway.admission.session_admission import SessionAdmission
 from gateway.budgets.budgets import Budgets
 from gateway.config import Config
 from gateway.config.profiles import load_profile
-from gateway.core.books import Books
+from gateway.core.brain_state import BrainState
 from gateway.core.commands import Command
 from gateway.core.coordinator import Coordinator
 from gateway.core.fleet import Fleet, PoolFacts
 from gateway.core.forecasts import Forecasts
 from gateway.core.live_settings import LiveSettings
-from gateway.core.sessions.bounding import Bounding
 from gateway.core.sessions.session_book import SessionBook
+from gateway.core.sessions.session_limits import SessionLimits
 from gateway.cost.profile import Profile
 from gateway.domain.fleet import Role
 from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId
@@ -61,7 +61,7 @@ def assemble(
     )
     out: list[Command] = []
     bounds = Budgets(config.bounds, config.prices, publishes=publishes)
-    books = Books(
+    shared = BrainState(
         config=core,
         fleet=Fleet(live.pools, FleetHealth(config.health), roles=live.roles, prices=live.prices),
         admission=SessionAdmission(config.admission, live.quotas, trusted=live.trusted, graphs=graphs),
@@ -69,11 +69,11 @@ def assemble(
         sessions=sessions,
         forecasts=forecasts,
         migrations=MigrationLimiter(config.failover_pacing),
-        bounding=Bounding(bounds, sessions.sessions, out),
+        session_limits=SessionLimits(bounds, sessions.sessions, out),
         out=out,
     )
     return Coordinator(
-        books,
+        shared,
         named_models=named_models(live.models),
         ahead=config.prefill_ahead,
         disaggregation=config.disaggregation,

@@ -35,6 +35,12 @@ BASELINES_EXECUTE: Final = frozenset(
     }
 )
 """Of the gateway's modules."""
+OURS_EXECUTES: Final = (
+    "lab.simulator.baselines.turnpike",
+    "lab.simulator.invariants",
+    "lab.simulator.several",
+)
+"""Of the simulator's modules, those that no baseline does."""
 _RECORDS: Final = ("gateway.domain.", "gateway.core.commands", "gateway.core.events")
 
 
@@ -110,7 +116,8 @@ def sources(*, is_ours: bool) -> list[Path]:
     for package in _SIMULATE:
         found |= graph.find_upstream_modules(package, as_package=True)
     if not is_ours:
-        found = {module for module in found if module.startswith("lab.")} | BASELINES_EXECUTE
+        lab = {module for module in found if module.startswith("lab.")}
+        found = lab.difference(OURS_EXECUTES) | BASELINES_EXECUTE
     paths = [_path(module) for module in found]
     paths += [each for folder in _FOLDERS.values() for each in (ROOT / folder).rglob("*.toml")]
     for each in _PLAY:

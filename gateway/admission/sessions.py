@@ -33,7 +33,7 @@ from gateway.admission.footprint import NOTHING, Demand, Residents, demand_of
 from gateway.admission.turn_request import TurnRequest
 from gateway.domain.agent_key import AgentKey
 from gateway.domain.ids import ReplicaId, SessionId, TenantId
-from gateway.workflow.aeg.graph import Pause, Silence
+from gateway.workflow.aeg.graph import ExpectedReturn, Silence
 from gateway.workflow.aeg.graphs import Graphs
 
 _LOOKED_AT: Final = 256
@@ -52,7 +52,7 @@ class PausesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Time for tools without known durations."""
 
 
-_UNKNOWN_PAUSE: Final = Pause(0.5, None)
+_UNKNOWN_PAUSE: Final = ExpectedReturn(0.5, None)
 
 
 class Member(msgspec.Struct, kw_only=True, eq=False):

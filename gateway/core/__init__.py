@@ -9,7 +9,7 @@ same object. Bytes never enter it; it sees milestones (arrived, first token, too
        session_book (who is this?) · gate (may it start?) · dispatcher (where?)
        attempts (what becomes of it?) · completion (what follows?) · replicas (which are there?)
 
-All mechanisms share one set of books (`books.py`). The states of a request are a table (`lifecycle.py`).
+All mechanisms share one state (`brain_state.py`). The states of a request are a table (`lifecycle.py`).
 Each of these modules asks the policies in `workflow`, `admission` and `routing`, and does what they decide.
 
 If it raises, by a fault of ours, `Coordinator.recover(now=…)` says what to do all the same: requests are

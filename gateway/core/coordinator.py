@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from gateway.core import events as ev
 from gateway.core import refusals
-from gateway.core.books import Books
+from gateway.core.brain_state import BrainState
 from gateway.core.commands import Command
 from gateway.core.model_choices import ModelChoices
 from gateway.core.optional.remote_prefills import RemotePrefills
@@ -37,7 +37,7 @@ from gateway.routing.models import NamedModel, named_models
 class Coordinator:
     def __init__(
         self,
-        books: Books,
+        shared: BrainState,
         *,
         named_models: Mapping[str, NamedModel],
         ahead: PrefillAheadConfig,
@@ -45,28 +45,28 @@ class Coordinator:
         transfers: frozenset[PoolId] = frozenset(),
     ) -> None:
         """`transfers`: the pools whose replicas hand over prompts that they computed."""
-        self._config, self._out, self._stream = books.config, books.out, books.stream
-        self.fleet = books.fleet
-        self.sessions = books.sessions
-        self.forecasts = books.forecasts
-        self.admission = books.admission
-        self.placement = books.placement
-        self.bounding = books.bounding
-        self.live = books.live
-        self.waiting_room = books.waiting_room
-        self.ranks = books.ranks
-        to_engines = ToEngines(books)
-        self.ahead = PrefillsAhead(ahead, books, to_engines)
-        self.legs = RemotePrefills(disaggregation, transfers, books)
-        self.dispatcher = Dispatcher(books, self.legs, self.ahead, to_engines)
-        self.completion = Completion(books, self.ahead, to_engines)
-        self.gate = Gate(books, self.dispatcher, self.completion)
-        self.models = ModelChoices(named_models, books, self.gate, self._admit)
+        self._config, self._out, self._records = shared.config, shared.out, shared.records
+        self.fleet = shared.fleet
+        self.sessions = shared.sessions
+        self.forecasts = shared.forecasts
+        self.admission = shared.admission
+        self.placement = shared.placement
+        self.session_limits = shared.session_limits
+        self.live = shared.live
+        self.waiting_room = shared.waiting_room
+        self.ranks = shared.ranks
+        to_engines = ToEngines(shared)
+        self.ahead = PrefillsAhead(ahead, shared, to_engines)
+        self.legs = RemotePrefills(disaggregation, transfers, shared)
+        self.dispatcher = Dispatcher(shared, self.legs, self.ahead, to_engines)
+        self.completion = Completion(shared, self.ahead, to_engines)
+        self.gate = Gate(shared, self.dispatcher, self.completion)
+        self.models = ModelChoices(named_models, shared, self.gate, self._admit)
         self._attempts = Attempts(
-            books, self.gate, self.dispatcher, self.completion, self.models, self._admit
+            shared, self.gate, self.dispatcher, self.completion, self.models, self._admit
         )
-        self._replicas = Replicas(books, self.gate)
-        self._session_control = SessionControl(books, self.gate, self.completion)
+        self._replicas = Replicas(shared, self.gate)
+        self._session_control = SessionControl(shared, self.gate, self.completion)
         self._takes = self._table()
         self.is_draining, self._timeouts = False, 0
         self.faults = 0
@@ -91,7 +91,7 @@ class Coordinator:
         else:
             self.dispatcher.pools_with_room.clear()
         if self.admission.records:
-            self._stream.extend(self.admission.records)
+            self._records.extend(self.admission.records)
             self.admission.records.clear()
         if (publishing := self.sessions.publishing) is not None:
             self._out += publishing.take()
@@ -178,7 +178,7 @@ class Coordinator:
         self.admission.host_reported(event.host, event.signals, now=now)
 
     def _spend_remembered(self, event: ev.SpendRemembered, *, now: float) -> None:
-        self.bounding.remember(event.spent, now=now)
+        self.session_limits.remember(event.spent, now=now)
 
     def _operator_acted(self, event: ev.SettingsChanged | ev.DrainStarted, *, now: float) -> None:
         if isinstance(event, ev.DrainStarted):
@@ -190,7 +190,7 @@ class Coordinator:
         self.admission.set_tenants(settings.quotas, settings.trusted)
         self.sessions.trusted = settings.trusted if settings.quotas else None
         self.forecasts.believe(settings.profiles)
-        self.bounding.apply_config(settings.bounds, settings.token_prices)
+        self.session_limits.apply_config(settings.bounds, settings.token_prices)
         self.models.named = named
 
     # --- arrival ---------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class Coordinator:
             live.pool = self.fleet.pool_for(facts.model, live.home)
         refusal = self._refusal_at_the_door(live, named)
         if refusal is not None:
-            self.bounding.give_back(event.reserved)
+            self.session_limits.give_back(event.reserved)
             self.completion.refuse(live, refusal, now=now)
             return
         if facts.is_turn:
@@ -228,7 +228,9 @@ class Coordinator:
                 self.completion.emit(self.sessions.expire(now=now), now=now)
         if named is not None:
             self.models.route(live, named)
-        refusal = self.bounding.refusal(live, event.reserved, now=now) if self.bounding.is_on else None
+        refusal = (
+            self.session_limits.refusal(live, event.reserved, now=now) if self.session_limits.is_on else None
+        )
         if refusal is None and self._attempts.suspects.remembered:
             refusal = self._attempts.resume(live, now=now)
         if refusal is not None:
@@ -251,7 +253,7 @@ class Coordinator:
         return refusals.unknown_model(live.facts.model) if live.pool is None and named is None else None
 
     def counts_tokens(self, tenant: TenantId) -> bool:
-        return self.admission.counts_tokens(tenant) or self.bounding.counts_tokens(tenant)
+        return self.admission.counts_tokens(tenant) or self.session_limits.counts_tokens(tenant)
 
     def _admit(self, live: LiveRequest, *, now: float) -> None:
         if live.route is None:

@@ -10,7 +10,7 @@ the middle of a run; what builds on stored state never falls back.
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from gateway.core.books import Books
+from gateway.core.brain_state import BrainState
 from gateway.core.turns.gate import Gate
 from gateway.core.turns.lifecycle import State
 from gateway.core.turns.live import LiveRequest, Route
@@ -34,11 +34,11 @@ class Admit(Protocol):
 
 
 class ModelChoices:
-    def __init__(self, named: Mapping[str, NamedModel], books: Books, gate: Gate, admit: Admit) -> None:
+    def __init__(self, named: Mapping[str, NamedModel], shared: BrainState, gate: Gate, admit: Admit) -> None:
         self.named = named
-        self._fleet = books.fleet
-        self._sessions = books.sessions.sessions
-        self._live = books.live
+        self._fleet = shared.fleet
+        self._sessions = shared.sessions.sessions
+        self._live = shared.live
         self._gate = gate
         self._admit = admit
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from gateway.core import events as ev
-from gateway.core.books import Books
+from gateway.core.brain_state import BrainState
 from gateway.core.turns.gate import Gate
 from gateway.core.turns.live import LiveRequest
 from gateway.domain.ids import PoolId, ReplicaId
@@ -18,14 +18,14 @@ Event = ev.FleetEvent | ev.EngineReported
 
 
 class Replicas:
-    def __init__(self, books: Books, gate: Gate) -> None:
-        self._fleet = books.fleet
-        self._admission = books.admission
-        self._placement, self._ledger = books.placement, books.placement.ledger
-        self._ranks = books.ranks
-        self._hints = books.sessions.hints
-        self._forecasts = books.forecasts
-        self._stream = books.stream
+    def __init__(self, shared: BrainState, gate: Gate) -> None:
+        self._fleet = shared.fleet
+        self._admission = shared.admission
+        self._placement, self._ledger = shared.placement, shared.placement.ledger
+        self._ranks = shared.ranks
+        self._hints = shared.sessions.hints
+        self._forecasts = shared.forecasts
+        self._records = shared.records
         self._gate = gate
 
     def take_in(self, event: Event, *, now: float) -> list[LiveRequest]:
@@ -70,7 +70,7 @@ class Replicas:
 
     def forget(self, *, now: float) -> None:
         for replica in self._fleet.forgotten:
-            self._stream.replica_changed(replica, "left", "is no member any more", now=now)
+            self._records.replica_changed(replica, "left", "is no member any more", now=now)
             self._placement.replica_left(replica)
             self._forecasts.replica_left(replica)
             self._hints.replica_left(replica)
@@ -78,7 +78,7 @@ class Replicas:
 
     def report_health(self, *, now: float) -> None:
         for changed in self._fleet.health.changes:
-            self._stream.replica_changed(changed.replica, changed.state, changed.why, now=now)
+            self._records.replica_changed(changed.replica, changed.state, changed.why, now=now)
             if (replica := self._fleet.get(changed.replica)) is not None:
                 self._update_admission(replica.facts.pool, now=now)
         self._fleet.health.changes.clear()
@@ -89,7 +89,7 @@ class Replicas:
         had = before.facts.models if before is not None else ()
         if self._fleet.came_up(event.facts, now=now):
             self._forecasts.replica_joined(event.facts.id, pool)
-            self._stream.replica_changed(event.facts.id, "up", "is healthy", now=now)
+            self._records.replica_changed(event.facts.id, "up", "is healthy", now=now)
             self._gate.room_may_be(pool)
             self._update_admission(pool, now=now)
         if event.facts.models == had:
@@ -101,7 +101,7 @@ class Replicas:
         gone = self._fleet.get(replica)
         was_up = gone is not None and gone.is_up
         if self._fleet.went_down(replica, why, now=now):
-            self._stream.replica_changed(replica, "down", why, now=now)
+            self._records.replica_changed(replica, "down", why, now=now)
         if gone is None or not was_up:
             return []
         self._ledger.replica_lost(replica)
@@ -115,7 +115,7 @@ class Replicas:
         state = self._fleet.get(event.replica)
         assert state is not None
         word = "draining" if event.is_draining else self._fleet.health.state(event.replica).value
-        self._stream.replica_changed(event.replica, word, event.why, now=now)
+        self._records.replica_changed(event.replica, word, event.why, now=now)
         self._gate.room_may_be(state.facts.pool)
         return self._gate.evict_unplaceable(state.facts.pool, now=now)
 

@@ -177,7 +177,7 @@ def take_gauges(
         tenants=view_tenants(brain.admission),
         bounds=tuple(
             BoundView(bound=bound.name, tenant=tenant, used=used)
-            for bound, tenant, used in brain.bounding.bounds.shares(now=now)
+            for bound, tenant, used in brain.session_limits.bounds.shares(now=now)
         ),
         conduct=brain.sessions.conduct.views(),
     )
@@ -211,7 +211,7 @@ class SessionViews:
             state, since_s = "idle", session.last_seen_s
             if now - since_s >= _FINISHED_S:
                 state = "finished"
-        if self._brain.bounding.is_stopped(session.id, now=now) and state != "generating":
+        if self._brain.session_limits.is_stopped(session.id, now=now) and state != "generating":
             state = "stopped"
         newest = session.log[-1] if session.log else None
         known = [turn for turn in turns if turn.source is not SessionSource.NEW]
@@ -229,7 +229,7 @@ class SessionViews:
             parent=session.parent,
             guess=session.guess,
             agent=f"{newest.agent & 0xFFFFFFFF:08x}" if newest is not None and newest.agent else "",
-            agent_type=self._brain.bounding.agent_type(session.id),
+            agent_type=self._brain.session_limits.agent_type(session.id),
             service_class=member.service_class if member is not None else None,
             state=state,
             since_s=since_s,

@@ -1,6 +1,6 @@
 """Hints to engines: with a request, and beside requests."""
 
-from gateway.core.books import Books
+from gateway.core.brain_state import BrainState
 from gateway.core.commands import SendHint
 from gateway.core.turns.live import LiveRequest
 from gateway.domain.ids import ReplicaId
@@ -8,11 +8,11 @@ from gateway.routing.kv_ledger import Conversation
 
 
 class ToEngines:
-    def __init__(self, books: Books) -> None:
-        self._fleet = books.fleet
-        self._sessions = books.sessions
-        self._admission = books.admission
-        self._out = books.out
+    def __init__(self, shared: BrainState) -> None:
+        self._fleet = shared.fleet
+        self._sessions = shared.sessions
+        self._admission = shared.admission
+        self._out = shared.out
 
     def with_request(
         self, live: LiveRequest, replica: ReplicaId, *, now: float

@@ -28,7 +28,7 @@ from gateway.domain.ids import NOBODYS, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Answer, RequestFacts
 from gateway.domain.tenant_lru import TenantLru
 from gateway.tool_probe.text_calls import Block, TextCalls
-from gateway.workflow.aeg.graph import Graph, HeldContext, Pause, Silence, Step, ToolSet, tool_set
+from gateway.workflow.aeg.graph import ExpectedReturn, Graph, HeldContext, Silence, Step, ToolSet, tool_set
 from gateway.workflow.aeg.graphs import AegConfig, Graphs, Tier
 
 # Conversations kept per session; more, if more have live turns.
@@ -64,7 +64,7 @@ class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """None for the end."""
     confidence: float
     ends: float
-    pause: Pause
+    pause: ExpectedReturn
     grows: float
     """Expected tokens of the next turn."""
 
@@ -78,7 +78,7 @@ class Conversation(msgspec.Struct, eq=False):
     """It begins here, not at another gateway or in the middle of another one."""
     step: Step | None = None
     """The last one."""
-    pause: Pause | None = None
+    pause: ExpectedReturn | None = None
     turns: int = 0
     tokens: float = 0.0
     """Its last prompt and answer."""
@@ -230,7 +230,7 @@ class Conversations:
 
     def _predicted(self, known: Conversation, graph: Graph, step: Step, *, is_final: bool) -> StepPrediction:
         """`is_final`: by its client."""
-        pause, tools = graph.pause(step), step.tools
+        pause, tools = graph.expected_return(step), step.tools
         ends = 1.0 if is_final else 1.0 - pause.returns
         following, share = graph.next(tools)
         share *= 1.0 - ends
@@ -261,7 +261,7 @@ class Conversations:
     def silence(self, session: SessionId, *, now: float) -> Silence | None:
         """Of the conversation that is likeliest to go on: after a sub-agent's last answer its parent. None
         before a step, or with a live turn."""
-        silent: list[tuple[Pause, Conversation]] = []
+        silent: list[tuple[ExpectedReturn, Conversation]] = []
         for known in self._of(session):
             if known.is_live:
                 return None

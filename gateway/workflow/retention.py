@@ -4,7 +4,7 @@ Source: SAGA (arXiv 2605.00528), §4.1, Eq. 4–5 (P_reuse, overlap), §4.2, Alg
 pressure).
 
 Symbols: P_reuse(s) → `RetentionDecision.reuse`; overlap(s, u) → `overlap`; n̂_obs →
-`StepPrediction.grows`; H_t, p → `Pause.lengths`, `PERCENTILE`; TTL_max → `MAX_S`; m, threshold_low,
+`StepPrediction.grows`; H_t, p → `ExpectedReturn.lengths`, `PERCENTILE`; TTL_max → `MAX_S`; m, threshold_low,
 threshold_high → `memory_pressure`, `_SHRINK_FROM`, `_HALF_AT`.
 
 Deviations: m is clamped to 1: as printed, Eq. 6 exceeds it beyond threshold_high, and a TTL would go on

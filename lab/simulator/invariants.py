@@ -19,7 +19,7 @@ def check_books(brain: Coordinator) -> None:
     _check_requests(brain)
     _check_waiting_room(brain)
     _check_sessions(brain)
-    if (bounds := brain.bounding.bounds) is not None:
+    if (bounds := brain.session_limits.bounds) is not None:
         assert bounds.turns.keys() <= brain.live.keys(), "something is reserved for turns that are over"
         known = {session.id for session in brain.sessions.sessions.newest_first()}
         assert bounds.sessions.keys() <= known, "sessions are counted that are over"

@@ -13,7 +13,7 @@ from gateway.admission.footprint import NOTHING, Residents, demand_of
 from gateway.admission.sessions import Member, PausesConfig, Places
 from gateway.domain.agent_key import UNKNOWN_AGENT, AgentKey
 from gateway.domain.ids import SessionId, TenantId
-from gateway.workflow.aeg.graph import Pause, Silence, Step
+from gateway.workflow.aeg.graph import ExpectedReturn, Silence, Step
 from gateway.workflow.aeg.graphs import AegConfig, Graphs
 from gateway.workflow.aeg.lifetimes import HORIZONS
 from tests.examples import examples
@@ -26,17 +26,17 @@ def places(hold=None) -> Places:
     return Places(Graphs(AegConfig()), config, hold or (lambda *_: None), CpuPressure())
 
 
-def pause(*, on: int, over: int = 0, length_s: float = 10.0) -> Pause:
+def pause(*, on: int, over: int = 0, length_s: float = 10.0) -> ExpectedReturn:
     """Behind a plain answer behind which so many went on, after so long, and so many did not."""
     graph = Graphs(AegConfig()).of(UNKNOWN_AGENT)
     for _ in range(on):
         graph.went_on(Step(), length_s)
     for _ in range(over):
         graph.ended(Step(), 1)
-    return graph.pause(Step())
+    return graph.expected_return(Step())
 
 
-def kept_s(gap: Silence, found: Pause | None, *, max_idle_hold_s: float | None = None) -> float:
+def kept_s(gap: Silence, found: ExpectedReturn | None, *, max_idle_hold_s: float | None = None) -> float:
     here, each = places(), member()
     here.members[each.session] = each
     here.enter(each, now=0.0)

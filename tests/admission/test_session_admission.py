@@ -614,7 +614,7 @@ def test_a_tool_that_lasts_longer_than_others_does_not_shorten_the_patience_with
             assert play.is_admitted(name)
         play.end(name, calls=False)
         play.finish(name)
-    limit_s = play.workflow.graphs.known(OF_T).pause(Step(("bash",))).likely_s or 0.0
+    limit_s = play.workflow.graphs.known(OF_T).expected_return(Step(("bash",))).likely_s or 0.0
     assert was_given_up and limit_s >= 90, "nobody was gone"
     assert limit_s <= 130, "to wait for a place is no silence"
 

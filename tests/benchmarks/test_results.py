@@ -14,7 +14,16 @@ from benchmarks.results import compares, page
 from benchmarks.results.__main__ import PAGE, Bench, fill
 from benchmarks.results.figures import KEPT, cells, ratio, strongest
 from benchmarks.results.scenario import Compare, Scenario, names
-from benchmarks.results.store import BASELINES_EXECUTE, FOLDER, Run, Store, code_of, fields_of, sources
+from benchmarks.results.store import (
+    BASELINES_EXECUTE,
+    FOLDER,
+    OURS_EXECUTES,
+    Run,
+    Store,
+    code_of,
+    fields_of,
+    sources,
+)
 from benchmarks.verdict import Verdict
 from lab.simulator.experiment.trial import Trial
 from lab.simulator.fleet import FleetSpec, ReplicaGroup
@@ -218,6 +227,7 @@ def test_a_baseline_executes_of_the_gateway_what_its_cells_are_of():
     of_gateway = {name for name in executed if name.startswith(("gateway.", "turnpike_vllm"))}
     assert "gateway.cost.formula" in of_gateway
     assert of_gateway <= BASELINES_EXECUTE
+    assert executed.isdisjoint(OURS_EXECUTES)
 
 
 def test_words_about_code_do_not_make_cells_old():

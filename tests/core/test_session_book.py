@@ -32,7 +32,7 @@ from tests.core.playbook import (
     stated,
     up,
 )
-from tests.core.test_bounding import USAGE, turn
+from tests.core.test_session_limits import USAGE, turn
 from turnpike_vllm.hints import Hint, ServiceClass, parse
 
 
@@ -333,7 +333,7 @@ def test_what_runs_on_its_behalf_stops_too():
 def test_to_stop_nobody_is_no_error():
     play = Playbook()
     assert play.brain.handle(ev.SessionStopped(SessionId("s-nobody"), 60.0), now=play.now) == []
-    assert not play.brain.bounding.is_on
+    assert not play.brain.session_limits.is_on
 
 
 def test_one_that_rests_gives_its_place_to_others():

@@ -159,7 +159,7 @@ async def test_a_session_is_stopped_by_keyboard_once_it_is_confirmed(page: Page,
     assert await page.run("document.activeElement.textContent") == "Keep it running"
     await page.press("Enter")
     await page.until(f"!{DIALOG}.open")
-    assert not bench.brain.bounding.is_on, "nothing was done"
+    assert not bench.brain.session_limits.is_on, "nothing was done"
     await page.press("x")
     await page.until(f"{DIALOG}.open")
     await page.press("Tab", "Enter")

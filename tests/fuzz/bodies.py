@@ -17,7 +17,7 @@ import pydantic_core
 from gateway.config.hints import HintsConfig
 from gateway.config.http_limits import HttpLimits
 from gateway.config.upstream import UpstreamConfig
-from gateway.core.stream import GPU_WORK
+from gateway.core.turn_records import GPU_WORK
 from gateway.domain.fleet import Abilities
 from gateway.domain.ids import PoolId, ReplicaId, TenantId, clean_name
 from gateway.domain.request import Work

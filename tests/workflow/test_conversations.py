@@ -88,7 +88,7 @@ def goes_on(world: World, session: str) -> float:
 
 
 def behind(world: World, known: Any, step: Step) -> float:
-    return world.known.graphs.of(known.agent).pause(step).returns
+    return world.known.graphs.of(known.agent).expected_return(step).returns
 
 
 def is_known(world: World, session: str) -> bool:

@@ -11,7 +11,7 @@ from gateway.domain.ids import NOBODYS, SessionId, ThreadId
 from gateway.domain.request import Claims
 from gateway.tool_probe.quantiles import LogQuantiles
 from gateway.tool_probe.text_calls import TextCalls
-from gateway.workflow.aeg.graph import Pause
+from gateway.workflow.aeg.graph import ExpectedReturn
 from gateway.workflow.aeg.graphs import Tier
 from gateway.workflow.conversations import Conversation, StepPrediction
 from gateway.workflow.engine_hints import Hints
@@ -42,7 +42,7 @@ def pause(
     gaps: LogQuantiles | None = None,
     grows: float = 0.0,
 ) -> StepPrediction:
-    found = Pause(1.0 - ends, gaps)
+    found = ExpectedReturn(1.0 - ends, gaps)
     return StepPrediction(
         tier=tier, tools=tools, next=("x",), confidence=0.9, ends=ends, pause=found, grows=grows
     )

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gateway.core.books import Books
+from gateway.core.brain_state import BrainState
 from gateway.core.commands import RemotePrefill
 from gateway.core.turns.live import LiveRequest
 from gateway.cost.estimator import Prediction, TurnWork
@@ -55,15 +55,15 @@ class RemotePrefills:
         self,
         config: DisaggregationConfig,
         pools: frozenset[PoolId],
-        books: Books,
+        shared: BrainState,
     ) -> None:
         """`pools`: those whose replicas can hand over what they computed."""
         self._config = config
         self.pools = pools
-        self._fleet = books.fleet
-        self._placement = books.placement
-        self._forecasts = books.forecasts
-        self._out, self._stream = books.out, books.stream
+        self._fleet = shared.fleet
+        self._placement = shared.placement
+        self._forecasts = shared.forecasts
+        self._out, self._records = shared.out, shared.records
         self._under_way: dict[RequestId, _Leg] = {}
         self._rates = {pool: TransferRate(config.tokens_per_s) for pool in pools}
         # By turn that has begun behind a leg: when its first token would come, were its prompt there.
@@ -168,7 +168,7 @@ class RemotePrefills:
         if usage is not None:
             live.handed_over = float(usage.prompt_tokens or 0)
             live.leg_left = leg.replica, usage
-        self._stream.leg_ended(live, leg.replica, outcome, usage or Usage(), took_s=took_s, now=now)
+        self._records.leg_ended(live, leg.replica, outcome, usage or Usage(), took_s=took_s, now=now)
         return leg.replica
 
     def unbook(self, request: RequestId) -> None:

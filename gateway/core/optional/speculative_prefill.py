@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.core.books import Books
+from gateway.core.brain_state import BrainState
 from gateway.core.commands import Prefill, StopPrefill
 from gateway.core.to_engines import ToEngines
 from gateway.core.turns.lifecycle import LifecycleError
@@ -76,13 +76,13 @@ class _Ahead(msgspec.Struct, eq=False):
 
 
 class PrefillsAhead:
-    def __init__(self, config: PrefillAheadConfig, books: Books, to_engines: ToEngines) -> None:
+    def __init__(self, config: PrefillAheadConfig, shared: BrainState, to_engines: ToEngines) -> None:
         self.config = config
-        self._fleet = books.fleet
-        self._placement = books.placement
-        self._forecasts = books.forecasts
-        self._waiting_room = books.waiting_room
-        self._out, self._stream = books.out, books.stream
+        self._fleet = shared.fleet
+        self._placement = shared.placement
+        self._forecasts = shared.forecasts
+        self._waiting_room = shared.waiting_room
+        self._out, self._records = shared.out, shared.records
         self._to_engines = to_engines
         self._under_way: dict[RequestId, _Ahead] = {}
         # The longest silent session first.
@@ -291,7 +291,7 @@ class PrefillsAhead:
 
     def _emit(self, ahead: _Ahead, outcome: Outcome, used: int, *, now: float) -> None:
         took_s = (ahead.ended_s if ahead.ended_s is not None else now) - ahead.began_s
-        self._stream.prefilled_ahead(
+        self._records.prefilled_ahead(
             ahead.pause.conversation,
             ahead.pause.turn,
             ahead.pause.replica,

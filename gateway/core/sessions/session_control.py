@@ -5,7 +5,7 @@ from typing import assert_never
 
 from gateway.core import events as ev
 from gateway.core import refusals
-from gateway.core.books import Books
+from gateway.core.brain_state import BrainState
 from gateway.core.commands import Cancel
 from gateway.core.turns.completion import Completion
 from gateway.core.turns.gate import Gate
@@ -19,13 +19,13 @@ Event = ev.SessionFinished | ev.SessionStopped | ev.SessionAdopted | ev.Ambiguou
 
 
 class SessionControl:
-    def __init__(self, books: Books, gate: Gate, completion: Completion) -> None:
-        self._live = books.live
-        self._fleet = books.fleet
-        self._sessions = books.sessions
-        self._placement = books.placement
-        self._bounding = books.bounding
-        self._out = books.out
+    def __init__(self, shared: BrainState, gate: Gate, completion: Completion) -> None:
+        self._live = shared.live
+        self._fleet = shared.fleet
+        self._sessions = shared.sessions
+        self._placement = shared.placement
+        self._limits = shared.session_limits
+        self._out = shared.out
         self._gate = gate
         self._completion = completion
 
@@ -48,9 +48,9 @@ class SessionControl:
         session = self._sessions.sessions.get(event.session)
         if session is None:
             return
-        self._bounding.stop(session.id, until_s=now + event.for_s)
+        self._limits.stop(session.id, until_s=now + event.for_s)
         cancelled = 0
-        for live in self._bounding.of(session.id, self._live):
+        for live in self._limits.of(session.id, self._live):
             if live.state is State.WAITING:
                 self._gate.leave_waiting_room(live, now=now)
                 self._completion.refuse(live, refusals.stopped(), now=now)
@@ -87,4 +87,4 @@ class SessionControl:
             ledger.turn_over((trace.session, trace.thread), trace.replica, usage)
             ledger.expect_no_more(trace.session)  # by us: its own gateway counts it
         if trace.stopped_for_s:
-            self._bounding.stop(trace.session, until_s=now + trace.stopped_for_s)
+            self._limits.stop(trace.session, until_s=now + trace.stopped_for_s)

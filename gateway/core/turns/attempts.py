@@ -8,7 +8,7 @@ wherever that is, and no further; a client that sends it again does not begin an
 
 from gateway.core import events as ev
 from gateway.core import refusals
-from gateway.core.books import Books
+from gateway.core.brain_state import BrainState
 from gateway.core.model_choices import Admit, ModelChoices
 from gateway.core.turns.completion import Completion
 from gateway.core.turns.dispatcher import Dispatcher
@@ -27,22 +27,22 @@ _OUTCOMES = {Step.FINISH: "finished", Step.CUT: "cut", Step.LEAVE: "client_left"
 class Attempts:
     def __init__(
         self,
-        books: Books,
+        shared: BrainState,
         gate: Gate,
         dispatcher: Dispatcher,
         completion: Completion,
         models: ModelChoices,
         admit: Admit,
     ) -> None:
-        self._live = books.live
-        self._sessions = books.sessions
-        self._stream = books.stream
+        self._live = shared.live
+        self._sessions = shared.sessions
+        self._records = shared.records
         self._gate = gate
         self._dispatcher = dispatcher
         self._completion = completion
         self._admit = admit
-        self._retry = Retry(books, gate, models, admit)
-        self.suspects = Suspects(books.fleet)
+        self._retry = Retry(shared, gate, models, admit)
+        self.suspects = Suspects(shared.fleet)
 
     def resume(self, live: LiveRequest, *, now: float) -> Refusal | None:
         live.unanswered = self.suspects.deaths(live.body, now=now)
@@ -123,10 +123,10 @@ class Attempts:
         live.step(Step.LEAVE)
         if was is State.WAITING:
             self._gate.leave_waiting_room(live, now=now)
-            self._stream.left_waiting(live, now=now)
+            self._records.left_waiting(live, now=now)
         elif was is State.PREFILLING:
             self._dispatcher.leg_ended(live, None, _OUTCOMES[Step.LEAVE], is_fault=None, now=now)
-            self._stream.left_waiting(live, now=now)
+            self._records.left_waiting(live, now=now)
         else:
             if live.replica is not None:
                 self._failed_at(live, live.replica, Failure.LEFT, now=now)

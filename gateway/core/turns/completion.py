@@ -7,7 +7,7 @@ session that ended is in none of the books that policies keep.
 from collections.abc import Iterable
 
 from gateway.admission.turn_request import TurnOutcome
-from gateway.core.books import Books
+from gateway.core.brain_state import BrainState
 from gateway.core.commands import Refuse
 from gateway.core.optional.speculative_prefill import PrefillsAhead
 from gateway.core.sessions.session_book import TurnEnd
@@ -24,22 +24,22 @@ _NO_USAGE = Usage()
 
 
 class Completion:
-    def __init__(self, books: Books, ahead: PrefillsAhead, to_engines: ToEngines) -> None:
-        self._live = books.live
-        self._sessions = books.sessions
-        self._admission = books.admission
-        self._placement = books.placement
-        self._forecasts = books.forecasts
-        self._ranks = books.ranks
-        self._migrations = books.migrations
-        self._bounding = books.bounding
-        self._out, self._stream = books.out, books.stream
+    def __init__(self, shared: BrainState, ahead: PrefillsAhead, to_engines: ToEngines) -> None:
+        self._live = shared.live
+        self._sessions = shared.sessions
+        self._admission = shared.admission
+        self._placement = shared.placement
+        self._forecasts = shared.forecasts
+        self._ranks = shared.ranks
+        self._migrations = shared.migrations
+        self._limits = shared.session_limits
+        self._out, self._records = shared.out, shared.records
         self._ahead = ahead
         self._to_engines = to_engines
 
     def refuse(self, live: LiveRequest, refusal: Refusal, *, now: float) -> None:
         live.step(Step.REFUSE)
-        self._stream.refused(live, refusal, now=now)
+        self._records.refused(live, refusal, now=now)
         self._out.append(
             Refuse(
                 request=live.request,
@@ -56,8 +56,8 @@ class Completion:
         """It is in a final state. `answer`: that its client got; None if it left before there was one."""
         del self._live[live.request]
         try:
-            if self._bounding.is_on:
-                self._bounding.turn_over(live, answer)
+            if self._limits.is_on:
+                self._limits.turn_over(live, answer)
         finally:
             end, records = self._sessions.turn_ended(live, answer, now=now)
             try:
@@ -67,7 +67,7 @@ class Completion:
                     self.emit(records, now=now)
         if live.session is None:
             return
-        if self._bounding.is_on:
+        if self._limits.is_on:
             self.free_place(live.session.session, now=now)
         if self._ahead.config.enabled and answer is not None and answer.is_good:
             behind = self._sessions.conversations.behind(live.session)
@@ -119,15 +119,15 @@ class Completion:
                 self._placement.ledger.session_ended(record.session)
                 self._ranks.session_ended(record.session)
                 self._ahead.session_over(record.session, now=now)
-                self._bounding.session_over(record.session)
+                self._limits.session_over(record.session)
         for run in self._sessions.ran:
             self._admission.tools_ran(run.session, run.names, run.duration_s)
         self._sessions.ran.clear()
-        self._stream.extend(records)
+        self._records.extend(records)
         if self._sessions.due_hints:
             self._to_engines.send_due_hints()
 
     def free_place(self, session_id: SessionId, *, now: float) -> None:
         session = self._sessions.sessions.get(session_id)
-        if self._bounding.is_stopped(session_id, now=now) and session is not None and not session.live_turns:
+        if self._limits.is_stopped(session_id, now=now) and session is not None and not session.live_turns:
             self._admission.session_over(session_id, now=now)

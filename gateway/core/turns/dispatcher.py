@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from gateway.core.books import Books
+from gateway.core.brain_state import BrainState
 from gateway.core.commands import Dispatch
 from gateway.core.optional.remote_prefills import RemotePrefills
 from gateway.core.optional.speculative_prefill import PrefillsAhead
@@ -34,15 +34,15 @@ CAPACITY_FREE_WORK = (Work.LIGHT, Work.STATE)
 
 class Dispatcher:
     def __init__(
-        self, books: Books, legs: RemotePrefills, ahead: PrefillsAhead, to_engines: ToEngines
+        self, shared: BrainState, legs: RemotePrefills, ahead: PrefillsAhead, to_engines: ToEngines
     ) -> None:
-        self._fleet = books.fleet
-        self._admission = books.admission
-        self._placement = books.placement
-        self._forecasts = books.forecasts
-        self._migrations = books.migrations
-        self._ranks = books.ranks
-        self._out, self._stream = books.out, books.stream
+        self._fleet = shared.fleet
+        self._admission = shared.admission
+        self._placement = shared.placement
+        self._forecasts = shared.forecasts
+        self._migrations = shared.migrations
+        self._ranks = shared.ranks
+        self._out, self._records = shared.out, shared.records
         self._legs = legs
         self._ahead = ahead
         self._to_engines = to_engines
@@ -125,11 +125,11 @@ class Dispatcher:
         if live.session is not None and self._to_engines.takes_hints(placement.replica):
             hint, hinted_class = self._to_engines.with_request(live, placement.replica, now=now)
         service_class = hinted_class or self._to_engines.class_of(live)
-        self._stream.submitted(live, placement, expected, hinted_class, service_class, now=now)
+        self._records.submitted(live, placement, expected, hinted_class, service_class, now=now)
         route = live.route
         if route is not None:
             route.choice.begun += 1
-            self._stream.model_chosen(live, route, now=now)
+            self._records.model_chosen(live, route, now=now)
         rank = None
         if self._ranks.sessions and live.session is not None:
             rank = self._ranks.of(live.session.session, placement.replica)
@@ -160,7 +160,7 @@ class Dispatcher:
             self._legs.first_token(live, now=now)
         if self._migrations.known:
             self._migrations.over(live.request)
-        self._stream.first_token(live, live.replica, now=now)
+        self._records.first_token(live, live.replica, now=now)
 
     def ended(
         self,
@@ -204,7 +204,7 @@ class Dispatcher:
         took = counted.usage if counted is not None and (is_good or live.is_served_by(counted)) else None
         if answer is None and outcome == "client_left":
             took = self._forecasts.prompt_alone(live)
-        self._stream.left_replica(live, replica, outcome, answer, estimated=took, now=now)
+        self._records.left_replica(live, replica, outcome, answer, estimated=took, now=now)
         return counted
 
     def leg_ended(

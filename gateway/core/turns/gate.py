@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 from gateway.admission.turn_request import ReplicaCapacity
-from gateway.core.books import Books
+from gateway.core.brain_state import BrainState
 from gateway.core.turns.completion import Completion
 from gateway.core.turns.dispatcher import CAPACITY_FREE_WORK, Dispatcher
 from gateway.core.turns.lifecycle import Step
@@ -32,16 +32,16 @@ _NO_REPLICA = Wait(reason=WaitReason.NO_REPLICA)
 
 
 class Gate:
-    def __init__(self, books: Books, dispatcher: Dispatcher, completion: Completion) -> None:
-        self._config = books.config
-        self._live = books.live
-        self.waiting_room = books.waiting_room
-        self._fleet = books.fleet
-        self._admission = books.admission
-        self._placement = books.placement
-        self._forecasts = books.forecasts
-        self._migrations = books.migrations
-        self._stream = books.stream
+    def __init__(self, shared: BrainState, dispatcher: Dispatcher, completion: Completion) -> None:
+        self._config = shared.config
+        self._live = shared.live
+        self.waiting_room = shared.waiting_room
+        self._fleet = shared.fleet
+        self._admission = shared.admission
+        self._placement = shared.placement
+        self._forecasts = shared.forecasts
+        self._migrations = shared.migrations
+        self._records = shared.records
         self._dispatcher = dispatcher
         self._completion = completion
         # Of the last event that was looked at.
@@ -82,12 +82,12 @@ class Gate:
         tokens = self._forecasts.expected_tokens(live) if live.session is not None else 0.0
         decision = self._admission.decide(live.applicant(tokens), room, now=now)
         if self._admission.records:  # before what follows from it
-            self._stream.extend(self._admission.records)
+            self._records.extend(self._admission.records)
             self._admission.records.clear()
         match decision:
             case Admit():
                 if decision.would_wait is not None:
-                    self._stream.would_wait(live, decision.would_wait, now=now)
+                    self._records.would_wait(live, decision.would_wait, now=now)
                 if not self._may_move(live, candidates):
                     self._park(live, _HOME_LOST, now=now)
                     return None
@@ -140,7 +140,7 @@ class Gate:
         )
         is_deprioritized = wait.reason is WaitReason.BEHIND_OTHERS
         first = self._admission.first_waits_for(live.pool) if is_deprioritized else None
-        self._stream.waited(live, wait, len(self.waiting_room), first=first, now=now)
+        self._records.waited(live, wait, len(self.waiting_room), first=first, now=now)
 
     def deadline_s(self, live: LiveRequest) -> float:
         most_s = self._config.max_stream_wait_s if live.facts.takes_keep_alives else self._config.max_wait_s

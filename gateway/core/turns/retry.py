@@ -8,15 +8,15 @@ most
 """
 
 from gateway.core import events as ev
-from gateway.core.books import Books
+from gateway.core.brain_state import BrainState
 from gateway.core.model_choices import Admit, ModelChoices
 from gateway.core.turns.gate import Gate
 from gateway.core.turns.live import LiveRequest
 
 
 class Retry:
-    def __init__(self, books: Books, gate: Gate, models: ModelChoices, admit: Admit) -> None:
-        self._config = books.config
+    def __init__(self, shared: BrainState, gate: Gate, models: ModelChoices, admit: Admit) -> None:
+        self._config = shared.config
         self._gate = gate
         self._models = models
         self._admit = admit

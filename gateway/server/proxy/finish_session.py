@@ -49,8 +49,8 @@ async def release(
         over.add(own.id)
     if groups := {each.group for each in found} - {None}:
         over |= {each.id for each in sessions.newest_first(tenant) if each.group in groups}
-    bounding, now = driver.coordinator.bounding, driver.clock()
-    if any(bounding.is_stopped(session, now=now) for session in over):
+    session_limits, now = driver.coordinator.session_limits, driver.clock()
+    if any(session_limits.is_stopped(session, now=now) for session in over):
         client.refuse(facts.protocol, refusals.stopped())
         return
     for session in over:

@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.core import events as ev
 from gateway.core import refusals
-from gateway.core.stream import GPU_WORK
+from gateway.core.turn_records import GPU_WORK
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import ReplicaId, clean_name
 from gateway.domain.request import Protocol, RequestFacts, Work

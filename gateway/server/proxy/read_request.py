@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from gateway.config import Config
-from gateway.core.stream import GPU_WORK
+from gateway.core.turn_records import GPU_WORK
 from gateway.domain.request import ExplicitId, RequestFacts, Work
 from gateway.identity.explicit_ids import CONNECTION_SCHEMA
 from gateway.requests.client_kv_fields import may_have_kv_fields

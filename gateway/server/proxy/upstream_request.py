@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from gateway.config.hints import HintsConfig
 from gateway.core.commands import Dispatch
-from gateway.core.stream import GPU_WORK
+from gateway.core.turn_records import GPU_WORK
 from gateway.domain.decision import SessionRef
 from gateway.domain.fleet import Abilities
 from gateway.domain.ids import ReplicaId

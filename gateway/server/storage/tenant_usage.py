@@ -25,7 +25,7 @@ from msgspec.structs import astuple
 
 from gateway.core import events as ev
 from gateway.core.commands import Spend
-from gateway.core.stream import GPU_WORK
+from gateway.core.turn_records import GPU_WORK
 from gateway.domain.ids import TenantId
 from gateway.domain.request import RequestFacts
 from gateway.domain.spending import NOTHING, Account, Amounts, Reserved, Spent
@@ -48,7 +48,7 @@ class UsageReservations:
 
     def __init__(self, driver: Driver, peers: Peers, now: Callable[[], float]) -> None:
         """`now`: the brain's clock."""
-        self._bounds = driver.coordinator.bounding.bounds
+        self._bounds = driver.coordinator.session_limits.bounds
         self._peers = peers
         self._now = now
         self._loop = asyncio.get_running_loop()
@@ -148,7 +148,7 @@ class UsageFile:
         """Sends the brain the sums of earlier processes. Raises OSError if the file cannot be read or
         written."""
         self._path = Path(path)
-        self._bounds = driver.coordinator.bounding.bounds
+        self._bounds = driver.coordinator.session_limits.bounds
         if spent := _read(self._path):
             driver.send(ev.SpendRemembered(tuple(spent)))
         self._written: dict[Account, Amounts] = {}

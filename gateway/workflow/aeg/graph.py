@@ -64,7 +64,7 @@ class Step(NamedTuple):
     """Hash of the beginning of its calls, else of the end of its text; 0 if unknown."""
 
 
-class Pause(NamedTuple):
+class ExpectedReturn(NamedTuple):
     """The expectation after a step."""
 
     returns: float
@@ -89,7 +89,7 @@ class Silence(NamedTuple):
     """Of a session without a live turn."""
 
     has_tools: bool
-    pause: Pause | None
+    pause: ExpectedReturn | None
 
 
 class HeldContext(NamedTuple):
@@ -235,7 +235,7 @@ class Graph(Family):
             if count := node.following.pop(number, 0.0):
                 node.following[OTHER] = node.following.get(OTHER, 0.0) + count
 
-    def pause(self, step: Step) -> Pause:
+    def expected_return(self, step: Step) -> ExpectedReturn:
         kind = bool(step.tools)
         node = self._nodes.get(step.tools)
         broad = self.by_kind[kind], self.family.by_kind[kind]
@@ -257,8 +257,10 @@ class Graph(Family):
                     lengths = each.pauses
         ends = 1.0 - share
         if ends >= share:
-            return Pause(share, lengths, 0.0)
-        return Pause(share, lengths, lengths.counted(1.0 - ends / share) if lengths is not None else None)
+            return ExpectedReturn(share, lengths, 0.0)
+        return ExpectedReturn(
+            share, lengths, lengths.counted(1.0 - ends / share) if lengths is not None else None
+        )
 
     def overall_returns(self) -> float:
         """The chance of a next turn after any step."""

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from gateway.domain.agent_key import AgentKey
 from gateway.domain.ids import NOBODYS, TenantId
-from gateway.workflow.aeg.graph import END, MAX_NODES, OTHER, START, Family, Graph, Pause, Step, tool_set
+from gateway.workflow.aeg.graph import (
+    END,
+    MAX_NODES,
+    OTHER,
+    START,
+    ExpectedReturn,
+    Family,
+    Graph,
+    Step,
+    tool_set,
+)
 from gateway.workflow.aeg.graphs import AegConfig, Graphs, Tier
 
 AGENT, SIBLING, STRANGER = (AgentKey(NOBODYS, kind, client) for kind, client in ((1, 2), (9, 2), (1, 3)))
@@ -35,7 +45,7 @@ def taught(known: Graphs, agent: AgentKey, step: Step, *, on: int = 0, over: int
 
 
 def share(known: Graphs, step: Step = BASH, agent: AgentKey = AGENT) -> float:
-    return known.of(agent).pause(step).returns
+    return known.of(agent).expected_return(step).returns
 
 
 def lived(graph: Graph, *steps: str) -> Graph:
@@ -55,9 +65,9 @@ def test_nothing_is_known():
     known = model()
     for step, expected in UNKNOWN.items():
         assert (
-            known.of(AGENT).pause(step)
-            == known.known(STRANGER).pause(step)
-            == Pause(expected, None, None if expected > 0.5 else 0.0)
+            known.of(AGENT).expected_return(step)
+            == known.known(STRANGER).expected_return(step)
+            == ExpectedReturn(expected, None, None if expected > 0.5 else 0.0)
         )
     assert known.of(AGENT).overall_returns() == 0.5 and known.tier(known.of(AGENT)) is Tier.UNKNOWN
 
@@ -140,7 +150,7 @@ def test_probabilities_are_some_whatever_happened(history):
                 graph.was_no_end(ANSWER, turn)
             case _:
                 graph.saw_turn(turn, tokens=amount, grown=amount - 1e5)
-        pause, (alive, grown) = graph.pause(ANSWER), zip(*graph.outlook().ahead(turn), strict=True)
+        pause, (alive, grown) = graph.expected_return(ANSWER), zip(*graph.outlook().ahead(turn), strict=True)
         assert (
             0.0 <= pause.returns <= 1.0
             and 0.0 <= pause.back(amount) <= 1.0
@@ -160,17 +170,19 @@ def test_pauses_are_those_of_the_narrowest_class_with_enough_of_them():
     for _ in range(20):
         known.of(SIBLING).went_on(BASH, 100.0)
     graph = known.of(AGENT)
-    assert graph.pause(BASH).quantile_s(0.5) == pytest.approx(100.0, rel=0.3)
+    assert graph.expected_return(BASH).quantile_s(0.5) == pytest.approx(100.0, rel=0.3)
     for _ in range(20):
         graph.went_on(READ, 10.0)
-    assert graph.pause(BASH).quantile_s(0.5) == pytest.approx(10.0, rel=0.3)
+    assert graph.expected_return(BASH).quantile_s(0.5) == pytest.approx(10.0, rel=0.3)
     for count, expected_s in ((7, 10.0), (2, 1.0)):
         for _ in range(count):
             graph.went_on(BASH, 1.0)
-        assert graph.pause(BASH).quantile_s(0.5) == pytest.approx(expected_s, rel=0.3)
+        assert graph.expected_return(BASH).quantile_s(0.5) == pytest.approx(expected_s, rel=0.3)
     both = Step(("bash", "read"))
-    assert graph.pause(both).quantile_s(0.5) == pytest.approx(10.0, rel=0.3), "as long as the longer one"
-    assert graph.pause(ANSWER).lengths is None
+    assert graph.expected_return(both).quantile_s(0.5) == pytest.approx(10.0, rel=0.3), (
+        "as long as the longer one"
+    )
+    assert graph.expected_return(ANSWER).lengths is None
 
 
 def test_the_longer_it_is_silent_the_likelier_it_is_over():
@@ -178,11 +190,11 @@ def test_the_longer_it_is_silent_the_likelier_it_is_over():
     for _ in range(50):
         known.of(AGENT).went_on(ANSWER, 10.0)
         known.of(AGENT).ended(ANSWER, 5)
-    pause = known.of(AGENT).pause(ANSWER)
+    pause = known.of(AGENT).expected_return(ANSWER)
     chances = [pause.back(silent_s) for silent_s in (0.0, 5.0, 9.0, 14.0, 1000.0)]
     assert chances[0] == pytest.approx(0.5, abs=0.02) and chances[-1] == 0.0
     assert chances == sorted(chances, reverse=True)
-    assert Pause(0.7, None).back(1e6) == 0.7
+    assert ExpectedReturn(0.7, None).back(1e6) == 0.7
 
 
 @pytest.mark.parametrize(
@@ -194,14 +206,14 @@ def test_for_how_long_a_return_is_likelier_than_not(on, over, likely_s):
     for _ in range(on):
         known.of(AGENT).went_on(ANSWER, 10.0)
     taught(known, AGENT, ANSWER, over=over)
-    pause = known.of(AGENT).pause(ANSWER)
+    pause = known.of(AGENT).expected_return(ANSWER)
     assert pause.likely_s == pytest.approx(likely_s, rel=0.3)
     if likely_s:
         assert pause.back(0.5 * likely_s) > 0.5 > pause.back(1.6 * likely_s)
 
 
 def test_nobody_knows_how_long_before_anybody_came_back():
-    assert model().of(AGENT).pause(BASH).likely_s is None
+    assert model().of(AGENT).expected_return(BASH).likely_s is None
 
 
 # --- what follows --------------------------------------------------------------------------------
@@ -280,7 +292,7 @@ def test_who_has_most_types_loses_its_longest_unseen():
         taught(known, of("loud", 0), BASH, over=50)
         taught(known, of("loud", number), READ, over=50)
     assert len(known) == 10 and share(known, BASH, of("quiet")) < 0.5
-    assert known.known(of("loud", 5)).pause(READ) == Pause(0.95, None)
+    assert known.known(of("loud", 5)).expected_return(READ) == ExpectedReturn(0.95, None)
 
 
 def test_a_family_is_forgotten_with_the_last_of_its_types():
@@ -295,5 +307,5 @@ def test_a_family_is_forgotten_with_the_last_of_its_types():
 def test_to_read_of_a_type_costs_no_memory():
     known = model()
     for number in range(50):
-        known.known(of("t", number)).pause(BASH)
+        known.known(of("t", number)).expected_return(BASH)
     assert len(known) == 0

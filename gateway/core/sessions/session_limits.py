@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from gateway.budgets.budgets import BoundConfig, Budgets, PriceConfig, TurnUse
 from gateway.core import refusals
 from gateway.core.commands import Command, Spend
-from gateway.core.stream import GPU_WORK, Stream
+from gateway.core.turn_records import GPU_WORK, TurnRecords
 from gateway.core.turns.live import LiveRequest
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import RequestId, SessionId, TenantId
@@ -20,13 +20,13 @@ from gateway.domain.spending import Reserved, Spent
 from gateway.workflow.sessions import Sessions
 
 
-class Bounding:
+class SessionLimits:
     def __init__(self, bounds: Budgets, sessions: Sessions, out: list[Command]) -> None:
         self.bounds = bounds
         self.is_on = bounds.is_set
         self._sessions = sessions
         self._out = out
-        self._stream = Stream(out)
+        self._records = TurnRecords(out)
 
     def apply_config(self, bounds: Sequence[BoundConfig], prices: Sequence[PriceConfig]) -> None:
         self.bounds.apply_config(bounds, prices)
@@ -43,7 +43,7 @@ class Bounding:
         reached = self.bounds.arrived(self._asking(live), reserved, now=now)
         self._emit()
         for each in reached:
-            self._stream.bound_reached(live, each, now=now)
+            self._records.bound_reached(live, each, now=now)
         if not reached or reached[0].bound.shadow:
             return None
         first = reached[0]

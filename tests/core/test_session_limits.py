@@ -47,7 +47,7 @@ def bounded(**bound) -> Playbook:
 
 
 def bounds_of(play: Playbook) -> Budgets:
-    bounds = play.brain.bounding.bounds
+    bounds = play.brain.session_limits.bounds
     assert bounds is not None
     return bounds
 
@@ -211,7 +211,7 @@ def test_what_the_store_reserved_for_who_is_refused_at_the_door_is_given_back():
 
 def test_without_bounds_there_is_nothing_to_ask():
     play = Playbook()
-    assert not play.brain.bounding.is_on
+    assert not play.brain.session_limits.is_on
 
 
 @pytest.mark.parametrize("how", ["released", "final", "idle", "evicted"])

@@ -1,7 +1,4 @@
-"""The information stream's one producer: what happened to a request, as records (M1).
-
-The coordinator says what happened; this says it in the words of `domain/records.py`.
-"""
+"""The information stream's one producer: what happened to a request, as records (M1)."""
 
 from gateway.budgets.budgets import Reached
 from gateway.core.commands import Command
@@ -15,7 +12,7 @@ from gateway.routing.kv_ledger import Conversation
 GPU_WORK = (Work.GENERATE, Work.POOL, Work.TUNNEL)
 
 
-class Stream:
+class TurnRecords:
     def __init__(self, out: list[Command]) -> None:
         self.append = out.append
         self.extend = out.extend

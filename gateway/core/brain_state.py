@@ -1,7 +1,7 @@
-"""The books that the brain's mechanisms share: what is known, and what is to be done about it.
+"""The state that the brain's mechanisms share: what is known, and what is to be done about it.
 
-A mechanism takes the books and the mechanisms that it calls; nothing is handed back to it later. The order in
-which the coordinator makes them is the order in which they call one another.
+A mechanism takes it and the mechanisms that it calls; nothing is handed back to it later. The order in which
+the coordinator makes them is the order in which they call one another.
 """
 
 from dataclasses import dataclass, field
@@ -10,10 +10,10 @@ from gateway.admission.session_admission import SessionAdmission
 from gateway.core.commands import Command
 from gateway.core.fleet import Fleet
 from gateway.core.forecasts import Forecasts
-from gateway.core.sessions.bounding import Bounding
 from gateway.core.sessions.session_book import SessionBook
+from gateway.core.sessions.session_limits import SessionLimits
 from gateway.core.settings import CoordinatorConfig
-from gateway.core.stream import Stream
+from gateway.core.turn_records import TurnRecords
 from gateway.core.turns.live import LiveRequest
 from gateway.core.turns.waiting_room import WaitingRoom
 from gateway.domain.ids import RequestId
@@ -23,7 +23,7 @@ from gateway.routing.ranks import Ranks
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
-class Books:
+class BrainState:
     config: CoordinatorConfig
     fleet: Fleet
     admission: SessionAdmission
@@ -31,15 +31,15 @@ class Books:
     sessions: SessionBook
     forecasts: Forecasts
     migrations: MigrationLimiter
-    bounding: Bounding
+    session_limits: SessionLimits
     out: list[Command]
     """Commands of the event at hand, in order; records among them."""
     live: dict[RequestId, LiveRequest] = field(default_factory=dict)
     waiting_room: WaitingRoom = field(init=False)
     ranks: Ranks = field(default_factory=Ranks)
-    stream: Stream = field(init=False)
+    records: TurnRecords = field(init=False)
 
     def __post_init__(self) -> None:
         limits = self.admission.config
         self.waiting_room = WaitingRoom(limits.max_waiting, limits.max_waiting_bytes)
-        self.stream = Stream(self.out)
+        self.records = TurnRecords(self.out)
