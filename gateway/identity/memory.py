@@ -33,8 +33,8 @@ class Memory(Generic[T]):
         self._weight += weight
 
     def put_all(self, values: dict[int, T], *, weight: int) -> None:
-        """`weight`: of all together."""
-        if self._weight >= self._half:
+        """`weight`: of all together, which may make less than the newer half be kept."""
+        if self._weight + weight > self._half:
             self._turn_over()
         self.newer |= values
         self._weight += weight

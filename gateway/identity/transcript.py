@@ -240,7 +240,7 @@ class TranscriptReader:
 
 def _hash_prefixes(raws: Sequence[int], ends: Sequence[int]) -> list[int]:
     """Hashes of the first items up to each end; the ends of long conversations share the work."""
-    base = base_start = 0
+    base, base_start = 0, -1  # none: equal prefixes are hashed alike, whichever stand beside them
     hashes: list[int] = []
     for end in ends:
         start = end // _STRIDE * _STRIDE

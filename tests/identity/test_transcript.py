@@ -116,6 +116,26 @@ def test_checkpoints_make_no_difference():
         assert chat(*marked, reader=reader) == fresh(marked)
 
 
+def test_only_what_was_added_or_changed_is_read(monkeypatch):
+    """However long the conversation is: what stands before is found by its prefix."""
+    read: list[int] = []
+    follow = module._follow
+
+    def followed(state: Any, items: Any, at: int) -> Any:
+        read.append(len(items))
+        return follow(state, items, at)
+
+    monkeypatch.setattr(module, "_follow", followed)
+    for count in range(9, 200, 2):
+        said = [user(f"{at}") if at % 2 == 0 else assistant(text=f"{at}") for at in range(count)]
+        for later in ([*said[:-1], user("other")], [*said, assistant(text="a"), user("b")]):
+            reader = TranscriptReader()
+            chat(*said, reader=reader)
+            read.clear()
+            chat(*later, reader=reader)
+            assert sum(read) <= 8, f"of {len(later)} items {sum(read)}"
+
+
 @given(
     st.lists(
         st.sampled_from([user("a"), user("b"), assistant(text="c"), assistant("d"), result("d"), SYSTEM])
