@@ -23,7 +23,7 @@ from gateway.domain.records import Record
 from gateway.server.admin.access import ControlAccess
 from gateway.server.admin.api import ControlPlane, Process
 from gateway.server.admin.audit import Audit
-from gateway.server.admin.certificate_expiry import ending
+from gateway.server.admin.certificate_expiry import expiring_soon
 from gateway.server.admin.events import Events
 from gateway.server.admin.history_proxy import HistoryProxy
 from gateway.server.auth.client_keys import ClientKeys
@@ -235,7 +235,7 @@ class Telemetry:
             *self._tasks.failing(),
             *(["the shared store"] if self._is_store_up() is False else []),
             *(f"connections to replicas ({kind})" for kind in lacking),
-            *(message for _, _, message in ending(self.metrics.certificate_ends, now=wall_clock())),
+            *(message for _, _, message in expiring_soon(self.metrics.certificate_ends, now=wall_clock())),
             *([client_keys.keys_fault] if client_keys.keys_fault else []),
             *(["stream.path cannot be written"] if self._file is not None and self._file.is_failing else []),
             *(["no client key is valid, so every request is refused"] if client_keys.has_no_key else []),

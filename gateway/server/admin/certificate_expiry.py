@@ -39,11 +39,11 @@ class CertificateExpiry:
         if now < self._warns_at_s:
             return
         self._warns_at_s = now + _DAY_S
-        for name, at, notice in ending(self.ends, now=now):
+        for name, at, notice in expiring_soon(self.ends, now=now):
             log_event(logging.WARNING, "certificate_expires", notice, setting=name, at=at)
 
 
-def ending(ends: Mapping[str, float], *, now: float) -> Iterator[tuple[str, str, str]]:
+def expiring_soon(ends: Mapping[str, float], *, now: float) -> Iterator[tuple[str, str, str]]:
     for name, end in ends.items():
         if end - now < 14 * _DAY_S:
             at = datetime.fromtimestamp(end, UTC).isoformat()
