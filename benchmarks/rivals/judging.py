@@ -44,7 +44,7 @@ def judge(
             against = _against(bound, medians)
             if against is None:
                 continue
-            name, value = f"{name}_to_{bound.to}", _told(verdict, name, bound, found[OURS], found[against])
+            name, value = f"{name}_to_{bound.to}", _ratio(verdict, name, bound, found[OURS], found[against])
         if bound.at_most is not None:
             verdict.at_most(name, value, bound.at_most)
         elif bound.at_least is not None:
@@ -64,7 +64,7 @@ def _against(bound: Bound, medians: Mapping[str, Figures]) -> str | None:
     return best(others, key=lambda arm: medians[arm][bound.figure], default=None)
 
 
-def _told(
+def _ratio(
     verdict: Verdict, name: str, bound: Bound, ours: Sequence[Figures], theirs: Sequence[Figures]
 ) -> float:
     """The median of the rounds' ratios, and where their mean lies."""

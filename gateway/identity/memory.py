@@ -33,7 +33,7 @@ class Memory(Generic[T]):
         self._weight += weight
 
     def put_all(self, values: dict[int, T], *, weight: int) -> None:
-        """`weight`: of all together, which may make less than the newer half be kept."""
+        """One batch; `weight` is the sum of theirs. A large one may displace part of the newer half."""
         if self._weight + weight > self._half:
             self._turn_over()
         self.newer |= values

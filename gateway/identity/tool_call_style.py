@@ -48,10 +48,8 @@ def read_tool_call_style(response_text: str, arguments: Sequence[bytes]) -> Tool
     if not response_text and not arguments:
         return NO_TOOL_CALL_STYLE
     if arguments:
-        opening: list[str] = []
-        for each in arguments[:_MAX_NAMES]:
-            opening += [_word(each[:_NEAR].decode("utf-8", "replace"), is_object=True)]
-        return ToolCallStyle(opening=_hash(opening))
+        texts = [each[:_NEAR].decode("utf-8", "replace") for each in arguments[:_MAX_NAMES]]
+        return ToolCallStyle(opening=_hash([_word(text, is_object=True) for text in texts]))
     names, words = _tagged(response_text) or _actions(response_text) or ([], [])
     if names:
         return ToolCallStyle(names=tuple(names), opening=_hash(words))
