@@ -4,9 +4,8 @@ It comes from PyPI, into an environment of its own (`.cache/aiperf`). Of its con
 the history and, in the header `X-Session-Affinity`, the same name for all turns of one. With the same seed
 it sends the same prompts.
 
-What keeps it from the network: `--tokenizer` is a directory, and the hub's address is one where nobody
-listens. `HF_HUB_OFFLINE` would do the opposite: offline, 0.13 takes a directory for a hub's repository and
-fails.
+The tokenizer's directory lies in a cache of Hugging Face's hub of its own, and the hub is offline: some of
+AIPerf's processes take a directory for a repository's name otherwise.
 """
 
 import os
@@ -35,7 +34,9 @@ _REQUEST_TIMEOUT_S: Final = 300
 _SESSION: Final = ("/bin/sh", "-c", '"$@"; exit $?', "aiperf")
 """Runs it, and is what the guardian knows the session by: AIPerf's own processes overwrite the environment
 that the kernel shows of them."""
-_NOBODY: Final = "http://127.0.0.1:9"
+_TOKENIZER: Final = "local/tokenizer"
+"""Its name in the hub's cache."""
+_REVISION: Final = "0" * 40
 _STOP_S: Final = 10.0
 
 
@@ -55,6 +56,37 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def requests(self) -> int:
         return self.conversations * self.turns
+
+    def arguments(self) -> list[str]:
+        return [
+            *("--conversation-num", str(self.conversations), "--conversation-turn-mean", str(self.turns)),
+            *("--conversation-turn-delay-mean", f"{self.pause_s * 1e3:g}"),
+            *("--synthetic-input-tokens-mean", str(self.input_tokens)),
+            *("--output-tokens-mean", str(self.output_tokens)),
+            *("--extra-inputs", f"max_tokens:{self.output_tokens}"),
+            *("--concurrency", str(self.concurrency)),
+        ]
+
+
+class Replay(msgspec.Struct, frozen=True, kw_only=True):
+    """A file in Mooncake's format: prompts of these lengths, with the same blocks in common."""
+
+    file: Path
+    requests: int
+    block: int
+    """Tokens of each hash."""
+    sessions: int = 0
+    """With the file's delays between turns; 0: each line is one, at its own time."""
+    concurrency: int = 0
+    """Sessions at a time."""
+
+    def arguments(self) -> list[str]:
+        found = ["--input-file", str(self.file), "--custom-dataset-type", "mooncake_trace"]
+        found += ["--isl-block-size", str(self.block)]
+        if not self.sessions:
+            return [*found, "--fixed-schedule"]
+        found += ["--no-fixed-schedule", "--conversation-num", str(self.sessions)]
+        return [*found, "--concurrency", str(self.concurrency)]
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,8 +109,22 @@ def install() -> None:
     )
 
 
+def agentic(directory: Path, sizes: Mapping[str, Any], sessions: int) -> Path:
+    """AIPerf's own agentic coding sessions, of these `sizes` (its `--config`), as a file for `Replay`."""
+    directory.mkdir(parents=True)
+    config = directory / "sizes.json"
+    config.write_bytes(msgspec.json.encode(sizes))
+    command = [str(_ENVIRONMENT / "bin/python"), "-m", "aiperf", "synthesize", "agentic-code"]
+    command += ["--num-sessions", str(sessions), "--seed", str(SEED)]
+    command += ["--config", str(config), "--output", str(directory)]
+    done = subprocess.run(command, env=_environment(directory), capture_output=True, text=True)
+    if done.returncode:
+        raise BenchmarkError(f"AIPerf made no agentic sessions: {done.stderr[-800:] or done.stdout[-800:]}")
+    return next(directory.glob("*/dataset.jsonl"))
+
+
 def profile(
-    load: Load,
+    load: Load | Replay,
     urls: Sequence[str],
     directory: Path,
     *,
@@ -88,11 +134,16 @@ def profile(
     within_s: float = 1200.0,
 ) -> Profile:
     """Runs it against these servers, in turn if there are several. `directory` is for files, and is made."""
-    directory.mkdir(parents=True)
+    snapshots = directory / "hub/hub" / f"models--{_TOKENIZER.replace('/', '--')}" / "snapshots"
+    snapshots.mkdir(parents=True)
+    (snapshots / _REVISION).symlink_to(tokenizer)
+    refs = snapshots.with_name("refs")
+    refs.mkdir()
+    (refs / "main").write_text(_REVISION)
     log = directory / "output.txt"
     with log.open("w") as written:
         process = subprocess.Popen(
-            [*_SESSION, *_command(load, urls, directory, model, tokenizer)],
+            [*_SESSION, *_command(load, urls, directory, model)],
             cwd=directory,
             stdin=subprocess.DEVNULL,
             stdout=written,
@@ -134,18 +185,14 @@ def read(export: bytes) -> Profile:
         raise BenchmarkError(f"AIPerf's export lacks {missing}; requests failed with {errors}") from None
 
 
-def _command(load: Load, urls: Sequence[str], directory: Path, model: str, tokenizer: Path) -> list[str]:
+def _command(load: Load | Replay, urls: Sequence[str], directory: Path, model: str) -> list[str]:
     return [
         *(str(_ENVIRONMENT / "bin/python"), "-m", "aiperf"),  # its script names where it was installed
-        *("profile", "--model", model, "--tokenizer", str(tokenizer)),
+        *("profile", "--model", model, "--tokenizer", _TOKENIZER),
         *("--endpoint-type", "chat", "--streaming"),
         *(word for url in urls for word in ("--url", url)),
-        *("--conversation-num", str(load.conversations), "--conversation-turn-mean", str(load.turns)),
-        *("--conversation-turn-delay-mean", f"{load.pause_s * 1e3:g}"),
-        *("--synthetic-input-tokens-mean", str(load.input_tokens)),
-        *("--output-tokens-mean", str(load.output_tokens)),
-        *("--extra-inputs", "ignore_eos:true", "--extra-inputs", f"max_tokens:{load.output_tokens}"),
-        *("--concurrency", str(load.concurrency), "--random-seed", str(SEED)),
+        *load.arguments(),
+        *("--extra-inputs", "ignore_eos:true", "--random-seed", str(SEED)),
         *("--request-timeout-seconds", str(_REQUEST_TIMEOUT_S)),
         *("--artifact-dir", str(directory), "--ui", "none", "--export-level", "summary"),
         *("--no-gpu-telemetry", "--no-server-metrics"),
@@ -168,7 +215,7 @@ def _environment(directory: Path) -> dict[str, str]:
         if key.lower() not in left_out and not key.startswith(("AIPERF_", "PYTHON"))
     }
     return kept | {
-        "HF_ENDPOINT": _NOBODY,
+        "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(directory / "hub"),
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "DO_NOT_TRACK": "1",

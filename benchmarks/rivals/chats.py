@@ -1,35 +1,79 @@
-"""AIPerf's multi-turn chats on two servers with 1000 KV blocks of 32 tokens each.
+"""AIPerf's loads on two servers with 500 KV blocks of 32 tokens each.
 
-60 conversations of 10 turns, each turn 600 tokens more. A row is a pause between turns and a number of
+20 conversations of 6 turns, each turn 600 tokens more. A row is a pause between turns and a number of
 conversations at a time; the shorter the pause, the more of them need KV at once. Without a gateway AIPerf
 gives *conversations* to the servers in turn, all turns of one to the same server, so sessions stay where
 their prefixes are. In a row all arms get the same prompts, from empty prefix caches and with a gateway that
 has just started. AIPerf names each conversation in `X-Session-Affinity`, which Turnpike reads.
+
+The row `agentic` is AIPerf's agentic coding sessions, its default's sizes divided so that a CPU holds them.
+`--trace FILE` adds the row `mooncake`: the first 45 s of a trace in Mooncake's format, of the requests that
+a server's longest context takes, each at its time.
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+import gzip
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from benchmarks.processes import Strangers
+from benchmarks.processes import BenchmarkError, Strangers
 from benchmarks.rivals import aiperf
-from benchmarks.rivals.aiperf import Load, Profile
+from benchmarks.rivals.aiperf import Load, Profile, Replay
 from benchmarks.rivals.arms import FOR_VLLM_ROUTER, MODEL, NONE, OURS, Arm
 from benchmarks.rivals.judging import BEST_ROUTER, Bound, Figures
-from benchmarks.stock_engines import PrefixCache, empty, stock_engines
+from benchmarks.stock_engines import BLOCK, LONGEST, PrefixCache, empty, stock_engines
 
-ROWS: Final = {4.0: 40, 2.5: 40, 1.5: 40, 1.0: 20, 0.5: 20, 0.15: 40}
+AGENTIC: Final = "agentic"
+ROWS: Final[dict[float | str, int]] = {4.0: 20, 2.5: 20, 1.5: 20, 1.0: 10, 0.5: 10, 0.15: 20, AGENTIC: 8}
 """Pause between turns in seconds → conversations at a time."""
+_CONVERSATIONS: Final = 20
+_AGENTIC_SESSIONS: Final = 12
+_KV_BLOCKS: Final = 500
+_TEMPLATE: Final = 64
+"""Tokens that a chat template may add."""
 QUICK_ROWS: Final = (4.0, 0.15)
 SHORT_OF_KV_S: Final = 0.3
 """With shorter pauses than this, Turnpike should be faster than nothing; with longer ones, no slower."""
 LONGEST_PAUSE_S: Final = 4.0
-ARMS: Final = (NONE, OURS, "turnpike_shadow", "vllm_router_hash")
-ROUNDS: Final = 1
+_SIZES: Final[dict[str, Any]] = {
+    "new_tokens_per_turn": {"mean": 400, "median": 300, "max": 1500, "bias": 1.1},
+    "generation_length": {"mean": 40, "median": 30, "max": 100},
+    "inter_turn_delay": {
+        "agentic_fraction": 0.8,
+        "agentic_delay": {"mean": 2500, "median": 1800, "max": 10000},
+        "human_delay": {"mean": 8000, "median": 5000, "max": 24000},
+        "max": None,
+    },
+    "reset": {"base_probability": 0.01, "context_scaling": 1.5},
+    "max_prompt_tokens": 7000,
+    "block_size": BLOCK,
+    "cache": {
+        "layer1_tokens": 1600,
+        "layer1_5_tokens": 0,
+        "layer2": {"mean": 600, "median": 400, "max": 1500},
+        "layer1_5_groups": {"num_groups": 1, "zipf_alpha": 0.6},
+    },
+}
+"""Tokens of its default divided by about 24, people's pauses by 5; delays of tools as they are, in ms."""
+_MOONCAKE: Final = "mooncake"
+_MOONCAKES_BLOCK: Final = 512
+"""Tokens."""
+_FIRST_MS: Final = 45_000
+ARMS: Final = (NONE, OURS, "vllm_router_hash", "smg")
+ROUNDS: Final = 4
+
+
+class Line(msgspec.Struct):
+    """Of a trace in Mooncake's format."""
+
+    timestamp: float
+    input_length: int
+    output_length: int
+    hash_ids: list[int]
 
 
 def bounds(pause_s: float) -> list[Bound]:
@@ -40,7 +84,6 @@ def bounds(pause_s: float) -> list[Bound]:
         Bound(figure="ttft_mean_ms", at_most=None if is_short else 1.05),
         Bound(figure="requests_per_s", to=NONE, at_least=1.15 if is_short else None),
         Bound(figure="requests_per_s", to=BEST_ROUTER, is_more_better=True),
-        Bound(figure="requests_per_s", to="turnpike_shadow"),
         Bound(figure="ttft_mean_ms", to=NONE),
         Bound(figure="ttft_mean_ms", to=BEST_ROUTER),
         Bound(figure="ttft_p99_ms", to=NONE, at_most=1.2 if pause_s >= LONGEST_PAUSE_S else None),
@@ -48,7 +91,7 @@ def bounds(pause_s: float) -> list[Bound]:
     ]
 
 
-def figures(seen: Profile, load: Load, hit_rate: float, strangers: float) -> Figures:
+def figures(seen: Profile, load: Load | Replay, hit_rate: float, strangers: float) -> Figures:
     """`hit_rate`: of all prompt tokens that the engines looked up, those that their prefix caches held."""
     found: Figures = msgspec.structs.asdict(seen)
     failed = load.requests - found.pop("answered")
@@ -58,20 +101,32 @@ def figures(seen: Profile, load: Load, hit_rate: float, strangers: float) -> Fig
 class Play:
     def __init__(self, stack: ExitStack, at: Path, options: argparse.Namespace, *, rounds: int) -> None:
         aiperf.install()
-        self._loads: Mapping[str, Load] = {
-            f"{pause_s:g}s.": Load(
-                pause_s=pause_s,
-                concurrency=at_a_time,
-                conversations=options.conversations or (40 if options.quick else 60),
-                turns=options.turns,
-            )
-            for pause_s, at_a_time in rows_of(options.rows, is_quick=options.quick).items()
-        }
+        rows = rows_of(options.rows, is_quick=options.quick)
+        chats = options.conversations or _CONVERSATIONS
+        self._loads: dict[str, Load | Replay] = {}
+        for row, at_a_time in rows.items():
+            if isinstance(row, float):
+                load: Load | Replay = Load(
+                    pause_s=row, concurrency=at_a_time, conversations=chats, turns=options.turns
+                )
+            else:
+                sessions = options.conversations or _AGENTIC_SESSIONS
+                file = aiperf.agentic(at / row, _SIZES, sessions)
+                requests = len(file.read_bytes().splitlines())
+                load = Replay(
+                    file=file, requests=requests, block=BLOCK, sessions=sessions, concurrency=at_a_time
+                )
+            self._loads[f"{row:g}s." if isinstance(row, float) else f"{row}."] = load
+        if options.trace is not None:
+            self._loads[f"{_MOONCAKE}."] = beginning(options.trace, at / "mooncake.jsonl")
         self.rows: Sequence[str] = tuple(self._loads)
-        self._engines, self._model = stock_engines(stack, 2, name=MODEL, flags=FOR_VLLM_ROUTER)
+        self._engines, self._model = stock_engines(
+            stack, 2, kv_blocks=_KV_BLOCKS, name=MODEL, flags=FOR_VLLM_ROUTER
+        )
 
     def bounds(self, row: str) -> Sequence[Bound]:
-        return bounds(self._loads[row].pause_s)
+        load = self._loads[row]
+        return bounds(load.pause_s if isinstance(load, Load) else LONGEST_PAUSE_S)
 
     def run(self, name: str, arm: Arm, row: str, number: int, at: Path) -> dict[str, Figures]:
         load = self._loads[row]
@@ -85,12 +140,28 @@ class Play:
         return {name: figures(seen, load, hit_rate, others.share)}
 
 
-def rows_of(text: str | None, *, is_quick: bool = False) -> dict[float, int]:
-    """`4,0.15`, or with the number of conversations at a time: `4:40,2:30`."""
+def beginning(trace: Path, file: Path) -> Replay:
+    """The first part of it, as `file`."""
+    read = gzip.decompress if trace.suffix == ".gz" else bytes
+    lines = msgspec.json.Decoder(Line).decode_lines(read(trace.read_bytes()))
+    fit = [
+        line
+        for line in lines
+        if line.timestamp < _FIRST_MS and line.input_length + line.output_length <= LONGEST - _TEMPLATE
+    ]
+    if not fit:
+        raise BenchmarkError(f"{trace}: no request of its first 45 s fits {LONGEST} tokens")
+    file.write_bytes(msgspec.json.Encoder().encode_lines(fit))
+    return Replay(file=file, requests=len(fit), block=_MOONCAKES_BLOCK)
+
+
+def rows_of(text: str | None, *, is_quick: bool = False) -> dict[float | str, int]:
+    """`4,0.15`, or with the number of conversations at a time: `4:20,agentic:10`."""
     if text is None:
-        return {pause: ROWS[pause] for pause in (QUICK_ROWS if is_quick else ROWS)}
-    rows = {}
+        return {row: ROWS[row] for row in (QUICK_ROWS if is_quick else ROWS)}
+    rows: dict[float | str, int] = {}
     for each in text.split(","):
-        pause, _, at_a_time = each.partition(":")
-        rows[float(pause)] = int(at_a_time) if at_a_time else ROWS.get(float(pause), 40)
+        name, _, at_a_time = each.partition(":")
+        row = name if name == AGENTIC else float(name)
+        rows[row] = int(at_a_time) if at_a_time else ROWS.get(row, 20)
     return rows
