@@ -173,7 +173,7 @@ def fill(bench: Bench, store: Store, *, seeds: int | None, until_s: float) -> No
 def again(verdict: Verdict, jobs: int, tell: Any) -> None:
     """Drawn cells, each of one seed, come out as they are stored."""
     dice = Random(revision())
-    composable = [name for name in names() if Scenario.read(name).mix is not None and Store(name).runs]
+    composable = [name for name in page.SCENARIOS if Scenario.read(name).mix and Store(name).runs]
     if not composable:
         raise BenchmarkError("no runs are stored")
     for number in range(_AGAIN):
@@ -205,7 +205,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="benchmarks.results", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names())}; by default all")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(names())}; by default those of the page"
+    )
     parser.add_argument("--minutes", type=float, default=math.inf, help="start no run after so many")
     parser.add_argument("--seeds", type=int, help="by default what the scenario says")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -229,7 +231,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             again(verdict, options.jobs, (lambda *_: None) if options.json else print)
             return verdict.report(is_json_alone=options.json)
         until_s = time.monotonic() + 60 * options.minutes
-        for name in () if options.page else options.names or names():
+        for name in () if options.page else options.names or page.SCENARIOS:
             if not options.names and Scenario.read(name).mix is None and not {name, ""} & files.keys():
                 continue
             bench = Bench(name, files, options.jobs, options.set, is_quick=options.quick)

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks.results.compares import judge
 from benchmarks.results.figures import Cell, cells, ratio, strongest
 from benchmarks.results.headlines import NOT_MEASURED, Headlines, rows, sources
-from benchmarks.results.scenario import OURS, Claim, Scenario, names
+from benchmarks.results.scenario import OURS, Claim, Scenario
 from benchmarks.results.store import Store
-from benchmarks.verdict import Interval, Verdict
+from benchmarks.verdict import Interval
 from lab.simulator.measures.figures import BY_NAME
 
 OFF: Final = 0.02
@@ -20,6 +19,16 @@ _NOTICEABLE: Final = 0.03
 _OTHERS: Final = {"completion_p90_s": "p90", "ttft_p90_s": "TTFT p90", "goodput_2": "goodput"}
 _SHOWN: Final = {"completion_mean_s": "mean", **_OTHERS}
 _REMEDIES: Final = "remedies"
+SCENARIOS: Final = (
+    _REMEDIES,
+    "recorded",
+    "recorded-offload",
+    "mars-h100",
+    "mars-h100-gpt-oss",
+    "mars-h200",
+    "saga",
+)
+"""On the page, in this order. Others compare what their own pages report."""
 _REMEDY_NAMES: Final = {
     "stock": "nothing: turns go to the replicas in turn",
     "affinity": "session affinity",
@@ -35,9 +44,9 @@ _FOOT: Final = (_HERE / "foot.md").read_text(encoding="utf-8")
 
 
 def whole() -> str:
-    read = [(name, Scenario.read(name), Store(name)) for name in names()]
+    read = [(name, Scenario.read(name), Store(name)) for name in SCENARIOS]
     told = [each for each in read if each[2].runs]
-    papers = [each for each in told if not each[1].compares and each[0] != _REMEDIES]
+    papers = [each for each in told if each[0] != _REMEDIES]
     others = Headlines.read()
     parts = [_HEAD]
     if Store(_REMEDIES).runs:
@@ -47,7 +56,7 @@ def whole() -> str:
     parts += _details("Where the figures that are of no workload above come from", sources(others))
     parts += ["", "## Every point", ""]
     parts += [*_details("Turnpike ÷ the strongest baseline at each point", _points(papers)), ""]
-    parts += [*_details("What made the cells, and what scenarios compare", _cells(told)), ""]
+    parts += [*_details("What made the cells", _cells(told)), ""]
     return "\n".join([*parts, _FOOT])
 
 
@@ -102,14 +111,9 @@ def _short(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
                 losses += [_loss(at, cell, metric, load) for metric in _OTHERS]
             worst, text = max(losses)
             yield (
-                f"| {'' if row else _titled(scenario, store)} | `{label}` | {' | '.join(means.values())} | "
+                f"| {'' if row else scenario.title} | `{label}` | {' | '.join(means.values())} | "
                 f"{f'**{text}**' if worst > 1 + _NOTICEABLE else '–'} | {seeds} |"
             )
-
-
-def _titled(scenario: Scenario, store: Store) -> str:
-    """With a dagger where runs did not record their sources."""
-    return scenario.title + (" †" if any(not run.sources for run in store.runs.values()) else "")
 
 
 def _loss(at: Sequence[Cell], ours: Cell, metric: str, load: float) -> tuple[float, str]:
@@ -135,7 +139,7 @@ def _points(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
                 ratios = [_against(at, ours, metric) for metric in _SHOWN]
                 seeds = len(ours.runs.keys() & rival.runs.keys())
                 yield (
-                    f"| {_titled(scenario, store)} | {load:g} | `{ours.label}` | `{rival.label}` | "
+                    f"| {scenario.title} | {load:g} | `{ours.label}` | `{rival.label}` | "
                     f"{' | '.join(ratios)} | {seeds} |"
                 )
 
@@ -167,7 +171,7 @@ def _claims(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
         for claim in scenario.claims:
             theirs = _range(by_load, claim, claim.policy) or "–"
             ours = _range(by_load, claim, OURS, at_least=claim.at_least) or NOT_MEASURED
-            what = f"{_titled(scenario, store)}: {claim.what}"
+            what = f"{scenario.title}: {claim.what}"
             yield f"| {what} | {claim.theirs} | {theirs} | {ours} | {claim.differs} |"
 
 
@@ -218,7 +222,7 @@ def _cells(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
         runs = store.runs.values()
         made_by = {
             "revision": {run.revision for run in runs},
-            "sources": {run.sources or "not recorded" for run in runs},
+            "sources": {run.sources for run in runs},
             "vLLM": {run.vllm for run in runs},
             "sessions": {run.sessions_sha256 for run in runs},
         }
@@ -229,25 +233,3 @@ def _cells(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
             + "."
         )
         yield ""
-        yield from _compared(name)
-
-
-def _compared(name: str) -> Iterator[str]:
-    verdict = Verdict()
-    judge(verdict, name, lambda other: (Scenario.read(other), Store(other)))
-    if not verdict.figures:
-        return
-    yield "| compared | | target |"
-    yield "|---|--:|---|"
-    found = verdict.figures
-    for what, figure in found.items():
-        if what.removesuffix("_low").removesuffix("_high") != what:
-            continue
-        low, high = (found.get(f"{what}_{end}") for end in ("low", "high"))
-        between = f" ({low.value:.3g}–{high.value:.3g})" if low and high and low.value and high.value else ""
-        judged = [each for each in (figure, low, high) if each is not None and each.target]
-        value = "–" if figure.value is None else f"{figure.value:.3g}{between}"
-        is_missed = not all(each.ok for each in judged)
-        target = ", ".join(each.target or "" for each in judged)
-        yield f"| {what} | {f'**{value}**' if is_missed else value} | {target} |"
-    yield ""

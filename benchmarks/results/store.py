@@ -53,8 +53,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     revision: str
     vllm: str
     sessions_sha256: str
-    sources: str = ""
-    """`sources_sha256` when it was made; empty: not recorded."""
+    sources: str
+    """`sources_sha256` when it was made."""
     slowdowns: dict[str, list[float]] = {}
     """Each session's, by tenant, where a scenario compares tenants."""
 

@@ -4,9 +4,9 @@
         [--turnpike-tree PATH] [--sdist vllm-VERSION.tar.gz] [--conversations N] [--turns N] [--trace FILE]
 
 Real vLLM servers on the CPU with a tiny model. LOAD is `agents` (`agents.py`), `aiperf` (`chats.py`), or
-`multi_turn` (`multi_turn.py`), which needs vLLM's source archive. Arms take turns, A-B-B-A: each second
-round goes backwards. Figures are medians over the rounds. AIPerf (1.2 GB) and the routers are installed
-from PyPI when they are first needed.
+`multi_turn` (`multi_turn.py`), which needs vLLM's source archive. Arms take turns, A-B-B-A: each second round
+goes backwards. Figures are medians over the rounds; ratios have 95 % of their mean, too. AIPerf (1.2 GB) and
+the routers are installed from PyPI when they are first needed.
 """
 
 import argparse

@@ -10,6 +10,7 @@ AIPerf's processes take a directory for a repository's name otherwise.
 
 import os
 import signal
+import statistics
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ NAMELESS: Final = {"AIPERF_HTTP_X_SESSION_AFFINITY_FROM_CORRELATION_ID": "false"
 _CONSTRAINTS: Final = Path(__file__).with_name("aiperf.txt")
 _ENVIRONMENT: Final = ROOT / ".cache/aiperf"
 _EXPORT: Final = "profile_export_aiperf.json"
+_RECORDS: Final = "profile_export.jsonl"
 _REQUEST_TIMEOUT_S: Final = 300
 """A request that takes longer counts as failed."""
 _SESSION: Final = ("/bin/sh", "-c", '"$@"; exit $?', "aiperf")
@@ -100,6 +102,20 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     ttft_p99_ms: float
     answered: int
     """Requests that succeeded."""
+    completion_mean_s: float
+    """Of conversations, from the first request to the end of the last answer."""
+
+
+class _Times(msgspec.Struct):
+    x_correlation_id: str
+    """One for all requests of a conversation."""
+    credit_issued_ns: int
+    """When the request was due."""
+    request_end_ns: int
+
+
+class _Record(msgspec.Struct):
+    metadata: _Times
 
 
 def install() -> None:
@@ -161,11 +177,25 @@ def profile(
     if not export.exists():
         said = " | ".join(log.read_text(errors="replace").split("\n")[-12:])
         raise BenchmarkError(f"AIPerf ended with status {status} and exported nothing: {said}")
-    return read(export.read_bytes())
+    return read(export.read_bytes(), (directory / _RECORDS).read_bytes())
 
 
-def read(export: bytes) -> Profile:
-    """Its JSON export. Raises BenchmarkError if it did not get to the end, or not one request succeeded."""
+def completion_mean_s(records: bytes) -> float:
+    spans: dict[str, tuple[int, int]] = {}
+    for record in msgspec.json.Decoder(_Record).decode_lines(records):
+        times = record.metadata
+        begin, end = spans.get(times.x_correlation_id, (times.credit_issued_ns, 0))
+        spans[times.x_correlation_id] = (
+            min(begin, times.credit_issued_ns),
+            max(end, times.request_end_ns),
+        )
+    return statistics.fmean(end - begin for begin, end in spans.values()) / 1e9
+
+
+def read(export: bytes, records: bytes) -> Profile:
+    """Its JSON export, and a line of each request.
+
+    Raises BenchmarkError if it did not get to the end, or not one request succeeded."""
     found: dict[str, Any] = msgspec.json.decode(export)
     if found.get("was_cancelled"):
         raise BenchmarkError("AIPerf was cancelled")
@@ -179,6 +209,7 @@ def read(export: bytes) -> Profile:
             ttft_p90_ms=ttft["p90"],
             ttft_p99_ms=ttft["p99"],
             answered=round(found["request_count"]["avg"]),
+            completion_mean_s=completion_mean_s(records),
         )
     except KeyError as missing:
         errors = [each["error_details"]["type"] for each in found.get("error_summary") or ()]
@@ -194,7 +225,7 @@ def _command(load: Load | Replay, urls: Sequence[str], directory: Path, model: s
         *load.arguments(),
         *("--extra-inputs", "ignore_eos:true", "--random-seed", str(SEED)),
         *("--request-timeout-seconds", str(_REQUEST_TIMEOUT_S)),
-        *("--artifact-dir", str(directory), "--ui", "none", "--export-level", "summary"),
+        *("--artifact-dir", str(directory), "--ui", "none", "--export-level", "records"),
         *("--no-gpu-telemetry", "--no-server-metrics"),
     ]
 

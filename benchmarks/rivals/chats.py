@@ -84,6 +84,8 @@ def bounds(pause_s: float) -> list[Bound]:
         Bound(figure="ttft_mean_ms", at_most=None if is_short else 1.05),
         Bound(figure="requests_per_s", to=NONE, at_least=1.15 if is_short else None),
         Bound(figure="requests_per_s", to=BEST_ROUTER, is_more_better=True),
+        Bound(figure="completion_mean_s", to=NONE),
+        Bound(figure="completion_mean_s", to=BEST_ROUTER),
         Bound(figure="ttft_mean_ms", to=NONE),
         Bound(figure="ttft_mean_ms", to=BEST_ROUTER),
         Bound(figure="ttft_p99_ms", to=NONE, at_most=1.2 if pause_s >= LONGEST_PAUSE_S else None),

@@ -1,5 +1,6 @@
 """What is read of AIPerf, of vLLM's benchmark and of engines, and how Turnpike's figures are judged."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -10,11 +11,16 @@ from benchmarks.rivals import agents, aiperf, chats
 from benchmarks.rivals.aiperf import Load
 from benchmarks.rivals.arms import OURS
 from benchmarks.rivals.judging import COLD, Figures, judge
-from benchmarks.stock_engines import PrefixCache
+from benchmarks.stock_engines import LONGEST, PrefixCache
 from benchmarks.verdict import Verdict
 
 EXPORT = Path(__file__).with_name("aiperf_export.json").read_bytes()
 """AIPerf 0.13.0 of 24 requests, half of which went to a port where nobody listens, less what nobody reads."""
+RECORDS = b"""\
+{"metadata": {"x_correlation_id": "a", "credit_issued_ns": 1000000000, "request_end_ns": 2000000000}}
+{"metadata": {"x_correlation_id": "b", "credit_issued_ns": 1000000000, "request_end_ns": 1500000000}}
+{"metadata": {"x_correlation_id": "a", "credit_issued_ns": 3000000000, "request_end_ns": 4500000000}}
+"""
 METRICS = """\
 vllm:prefix_cache_queries_total{engine="0",model_name="tiny"} 18900.0
 vllm:prefix_cache_queries_created{engine="0",model_name="tiny"} 1.7955205712785923e+09
@@ -24,18 +30,40 @@ vllm:external_prefix_cache_queries_total{engine="0",model_name="tiny"} 7.0
 
 
 def test_the_export_of_a_run_half_of_which_failed():
-    seen = aiperf.read(EXPORT)
+    seen = aiperf.read(EXPORT, RECORDS)
     assert (seen.duration_s, seen.requests_per_s, seen.ttft_p99_ms, seen.answered) == (
         *(3.6404, 3.2838, 515.2225, 12),
     )
+    assert seen.completion_mean_s == 2.0
     load = Load(pause_s=0.2, concurrency=4, conversations=6, turns=4)
     assert chats.figures(seen, load, hit_rate=0.5, strangers=0.0)["failed"] == 12
     found = json.loads(EXPORT)
     del found["time_to_first_token"]
     with pytest.raises(BenchmarkError, match=r"time_to_first_token.*ClientConnectorError"):
-        aiperf.read(json.dumps(found).encode())
+        aiperf.read(json.dumps(found).encode(), RECORDS)
     with pytest.raises(BenchmarkError, match="cancelled"):
-        aiperf.read(json.dumps(json.loads(EXPORT) | {"was_cancelled": True}).encode())
+        aiperf.read(json.dumps(json.loads(EXPORT) | {"was_cancelled": True}).encode(), RECORDS)
+
+
+def test_the_beginning_of_a_trace_is_what_the_engines_can_take(tmp_path):
+    rows = [
+        {"timestamp": 0, "input_length": 600, "output_length": 20, "hash_ids": [0, 1]},
+        {"timestamp": 1000, "input_length": LONGEST, "output_length": 20, "hash_ids": list(range(16))},
+        {"timestamp": 44_000, "input_length": 700, "output_length": 20, "hash_ids": [0, 2]},
+        {"timestamp": 46_000, "input_length": 800, "output_length": 20, "hash_ids": [0, 3]},
+    ]
+    trace = tmp_path / "trace.jsonl.gz"
+    trace.write_bytes(gzip.compress("".join(f"{json.dumps(row)}\n" for row in rows).encode()))
+    found = chats.beginning(trace, tmp_path / "first.jsonl")
+    assert found.requests == 2
+    assert [json.loads(line)["input_length"] for line in found.file.read_text().splitlines()] == [600, 700]
+    trace.write_bytes(gzip.compress(json.dumps(rows[1]).encode()))
+    with pytest.raises(BenchmarkError, match="no request"):
+        chats.beginning(trace, tmp_path / "none.jsonl")
+
+
+def test_rows_are_pauses_or_agents():
+    assert chats.rows_of("4,0.15:8,agentic") == {4.0: 20, 0.15: 8, "agentic": 8}
 
 
 def test_hits_are_those_since_then_of_all_engines():
