@@ -71,7 +71,10 @@ def _details(summary: str, lines: Iterable[str]) -> Iterator[str]:
 def _remedies(scenario: Scenario, store: Store) -> Iterator[str]:
     """Each remedy ÷ the first policy, without native offload and with it."""
     [load] = scenario.loads
-    by_label = {cell.label: cell for cell in cells(scenario, store.runs.values(), load)}
+    found = cells(scenario, store.runs.values(), load)
+    seeds = set.intersection(*(set(cell.runs) for cell in found))
+    common = [run for run in store.runs.values() if run.seed in seeds]
+    by_label = {cell.label: cell for cell in cells(scenario, common, load)}
     nothing = next(iter(by_label.values()))
     yield f"## {scenario.title}"
     yield ""
