@@ -75,6 +75,8 @@ _SMALL_BYTES, _SMALL_SIDE = 64 << 20, 512
 
 
 def manifest() -> dict[str, Any]:
+    if not (KIT / "manifest.json").exists():
+        raise SystemExit(f"{KIT} was not packed: run this in the folder that benchmarks.gpu.prepare made")
     return dict(json.loads((KIT / "manifest.json").read_text()))
 
 
