@@ -71,8 +71,7 @@ def _details(summary: str, lines: Iterable[str]) -> Iterator[str]:
 def _remedies(scenario: Scenario, store: Store) -> Iterator[str]:
     """Each remedy ÷ the first policy, without native offload and with it."""
     [load] = scenario.loads
-    found = cells(scenario, store.runs.values(), load)
-    seeds = set.intersection(*(set(cell.runs) for cell in found))
+    seeds = set.intersection(*(set(cell.runs) for cell in cells(scenario, store.runs.values(), load)))
     common = [run for run in store.runs.values() if run.seed in seeds]
     by_label = {cell.label: cell for cell in cells(scenario, common, load)}
     nothing = next(iter(by_label.values()))
