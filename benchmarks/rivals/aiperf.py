@@ -49,8 +49,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """Between an answer and the next turn."""
     concurrency: int
     """Conversations at a time; when one ends, the next begins."""
-    conversations: int = 60
-    turns: int = 10
+    conversations: int
+    turns: int
     input_tokens: int = 600
     """That each turn adds."""
     output_tokens: int = 30

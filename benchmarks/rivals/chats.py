@@ -108,17 +108,16 @@ class Play:
         self._loads: dict[str, Load | Replay] = {}
         for row, at_a_time in rows.items():
             if isinstance(row, float):
-                load: Load | Replay = Load(
+                self._loads[f"{row:g}s."] = Load(
                     pause_s=row, concurrency=at_a_time, conversations=chats, turns=options.turns
                 )
             else:
                 sessions = options.conversations or _AGENTIC_SESSIONS
                 file = aiperf.agentic(at / row, _SIZES, sessions)
                 requests = len(file.read_bytes().splitlines())
-                load = Replay(
+                self._loads[f"{row}."] = Replay(
                     file=file, requests=requests, block=BLOCK, sessions=sessions, concurrency=at_a_time
                 )
-            self._loads[f"{row:g}s." if isinstance(row, float) else f"{row}."] = load
         if options.trace is not None:
             self._loads[f"{_MOONCAKE}."] = beginning(options.trace, at / "mooncake.jsonl")
         self.rows: Sequence[str] = tuple(self._loads)
@@ -143,7 +142,7 @@ class Play:
 
 
 def beginning(trace: Path, file: Path) -> Replay:
-    """The first part of it, as `file`."""
+    """The requests of its first 45 s that fit an engine, written to `file`."""
     read = gzip.decompress if trace.suffix == ".gz" else bytes
     lines = msgspec.json.Decoder(Line).decode_lines(read(trace.read_bytes()))
     fit = [
@@ -152,7 +151,7 @@ def beginning(trace: Path, file: Path) -> Replay:
         if line.timestamp < _FIRST_MS and line.input_length + line.output_length <= LONGEST - _TEMPLATE
     ]
     if not fit:
-        raise BenchmarkError(f"{trace}: no request of its first 45 s fits {LONGEST} tokens")
+        raise BenchmarkError(f"{trace}: no request of its first {_FIRST_MS // 1000} s fits {LONGEST} tokens")
     file.write_bytes(msgspec.json.Encoder().encode_lines(fit))
     return Replay(file=file, requests=len(fit), block=_MOONCAKES_BLOCK)
 

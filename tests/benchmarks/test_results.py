@@ -136,6 +136,20 @@ def test_the_page_is_that_of_the_stored_runs():
     assert page.whole() == PAGE.read_text(encoding="utf-8"), "run: python -m benchmarks.results --page"
 
 
+def test_remedies_are_compared_over_the_seeds_that_all_have():
+    scenario, store = Scenario.read("remedies"), Store("x", None)
+    [per_h] = map(scenario.per_h, scenario.loads)
+    for _, variant in scenario.variants():
+        is_ours = variant.label.startswith("turnpike")
+        for seed, mean_s in ((6001, 40.0 if is_ours else 80.0), (6002, 20.0)):
+            if seed == 6001 or not is_ours:
+                store.add(run(variant.label, per_h, seed, mean_s))
+    lines = list(page._remedies(scenario, store))
+    assert any(", 1 seeds." in line for line in lines)
+    [ours] = [line for line in lines if line.startswith("| Turnpike |")]
+    assert ours.startswith("| Turnpike | 0.50 ")
+
+
 def judged(scenario: Scenario, runs: list[Run]) -> dict[str, tuple[float | None, str | None, bool]]:
     store, verdict = Store("x", None), Verdict()
     for each in runs:
