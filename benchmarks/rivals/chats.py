@@ -13,6 +13,7 @@ a server's longest context takes, each at its time.
 
 import argparse
 import gzip
+import statistics
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,6 +26,7 @@ from benchmarks.rivals import aiperf
 from benchmarks.rivals.aiperf import Load, Profile, Replay
 from benchmarks.rivals.arms import FOR_VLLM_ROUTER, MODEL, NONE, OURS, Arm
 from benchmarks.rivals.judging import BEST_ROUTER, Bound, Figures
+from benchmarks.speedometer import pace_s
 from benchmarks.stock_engines import BLOCK, LONGEST, PrefixCache, empty, stock_engines
 
 AGENTIC: Final = "agentic"
@@ -133,12 +135,14 @@ class Play:
         load = self._loads[row]
         with arm.start(self._engines, at / "gateway") as urls:
             empty(self._engines)
+            before_s = pace_s()
             before, others = PrefixCache.of(self._engines), Strangers()
             seen = aiperf.profile(
                 load, urls, at / "aiperf", model=MODEL, tokenizer=self._model, environment=arm.aiperf
             )
-            hit_rate = PrefixCache.of(self._engines).hit_rate_since(before)
-        return {name: figures(seen, load, hit_rate, others.share)}
+            found = figures(seen, load, PrefixCache.of(self._engines).hit_rate_since(before), others.share)
+            found["pace_ms"] = statistics.fmean((before_s, pace_s())) * 1e3
+        return {name: found}
 
 
 def beginning(trace: Path, file: Path) -> Replay:
