@@ -199,7 +199,11 @@ def figures(runs: Sequence[Completions]) -> dict[str, float]:
     return {
         f"{name}{figure}": value
         for name, seconds in (("", whole_s), ("first_token_", first_s))
-        for figure, value in (("mean", statistics.fmean(seconds)), ("p90", percentile(seconds, 90)))
+        for figure, value in (
+            ("mean", statistics.fmean(seconds)),
+            ("p50", percentile(seconds, 50)),
+            ("p90", percentile(seconds, 90)),
+        )
     }
 
 

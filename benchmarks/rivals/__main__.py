@@ -1,7 +1,7 @@
 """The same load behind this gateway, behind nothing, and behind the routers that a user would otherwise pick.
 
     python -m benchmarks.rivals LOAD [--quick] [--json] [--arms NAME,…] [--rounds N] [--rows …]
-        [--turnpike-tree PATH] [--sdist vllm-VERSION.tar.gz] [--conversations N] [--turns N] [--trace FILE]
+        [--turnpike-tree PATH] [--sdist vllm-VERSION.tar.gz] [--turns N] [--trace FILE]
 
 Real vLLM servers on the CPU with a tiny model. LOAD is `agents` (`agents.py`), `aiperf` (`chats.py`), or
 `multi_turn` (`multi_turn.py`), which needs vLLM's source archive. Arms take turns, A-B-B-A: each second round
@@ -81,13 +81,12 @@ def main(argv: list[str] | None = None) -> int:
     add("--rounds", type=int, help="runs of each arm in a row")
     add(
         "--rows",
-        help="pauses in seconds (aiperf), such as 4,0.15 or 2:30, or agentic:8; conversations at a time "
-        "(multi_turn)",
+        help="aiperf: pauses in seconds, conversations at a time, and in all, such as 4,0.15:20:60, or "
+        "agentic:8:12; multi_turn: conversations at a time",
     )
     add("--trace", type=Path, help="in Mooncake's format: one more row of aiperf")
     add("--turnpike-tree", type=tree_of, default=ROOT, metavar="PATH", help="the checkout of Turnpike")
     add("--sdist", type=Path, help="vLLM's source archive, of the installed release")
-    add("--conversations", type=int, help="of AIPerf, instead of 20, or 12 agentic ones")
     add("--turns", type=int, default=6, help="of each conversation of AIPerf")
     options, rest = own.parse_known_args(argv)
     options.quick = "--quick" in rest

@@ -1,10 +1,11 @@
 """AIPerf's loads on two servers with 500 KV blocks of 32 tokens each.
 
-20 conversations of 6 turns, each turn 600 tokens more. A row is a pause between turns and a number of
-conversations at a time; the shorter the pause, the more of them need KV at once. Without a gateway AIPerf
-gives *conversations* to the servers in turn, all turns of one to the same server, so sessions stay where
-their prefixes are. In a row all arms get the same prompts, from empty prefix caches and with a gateway that
-has just started. AIPerf names each conversation in `X-Session-Affinity`, which Turnpike reads.
+Conversations of 6 turns, each turn 600 tokens more. A row is a pause between turns, a number of conversations
+at a time, and of how many: of 20, 20 at a time is one burst; of 60, each one's end lets the next begin. The
+shorter the pause, the more of them need KV at once. Without a gateway AIPerf gives *conversations* to the
+servers in turn, all turns of one to the same server, so sessions stay where their prefixes are. In a row all
+arms get the same prompts, from empty prefix caches and with a gateway that has just started. AIPerf names
+each conversation in `X-Session-Affinity`, which Turnpike reads.
 
 The row `agentic` is AIPerf's agentic coding sessions, its default's sizes divided so that a CPU holds them.
 `--trace FILE` adds the row `mooncake`: the first 45 s of a trace in Mooncake's format, of the requests that
@@ -17,7 +18,7 @@ import statistics
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -30,14 +31,12 @@ from benchmarks.speedometer import pace_s
 from benchmarks.stock_engines import BLOCK, LONGEST, PrefixCache, empty, stock_engines
 
 AGENTIC: Final = "agentic"
-ROWS: Final[dict[float | str, int]] = {4.0: 20, 2.5: 20, 1.5: 20, 1.0: 10, 0.5: 10, 0.15: 20, AGENTIC: 8}
-"""Pause between turns in seconds → conversations at a time."""
-_CONVERSATIONS: Final = 20
-_AGENTIC_SESSIONS: Final = 12
+ROWS: Final = ("4", "1.5", "0.15", "1.5:20:60", "0.15:20:60", f"{AGENTIC}:8:12")
+QUICK_ROWS: Final = ("4", "0.15")
+_AT_A_TIME: Final = 20
 _KV_BLOCKS: Final = 500
 _TEMPLATE: Final = 64
 """Tokens that a chat template may add."""
-QUICK_ROWS: Final = (4.0, 0.15)
 SHORT_OF_KV_S: Final = 0.3
 """With shorter pauses than this, Turnpike should be faster than nothing; with longer ones, no slower."""
 LONGEST_PAUSE_S: Final = 4.0
@@ -67,6 +66,29 @@ _MOONCAKES_BLOCK: Final = 512
 _FIRST_MS: Final = 45_000
 ARMS: Final = (NONE, OURS, "vllm_router_hash", "smg")
 ROUNDS: Final = 4
+
+
+class Row(msgspec.Struct, frozen=True):
+    pause_s: float | None
+    """Between an answer and the next turn; None: agentic sessions, which have their own."""
+    at_a_time: int
+    conversations: int
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """`4`, `4:20`, `agentic:8:12`: the last numbers are conversations at a time, and in all."""
+        name, *numbers = text.split(":")
+        at_a_time = int(numbers[0]) if numbers else _AT_A_TIME
+        conversations = int(numbers[1]) if numbers[1:] else at_a_time
+        return cls(None if name == AGENTIC else float(name), at_a_time, conversations)
+
+    @property
+    def name(self) -> str:
+        """Of its figures; ends in a dot."""
+        if self.pause_s is None:
+            return f"{AGENTIC}."
+        is_burst = self.conversations <= self.at_a_time
+        return f"{self.pause_s:g}s{'' if is_burst else f'_of_{self.conversations}'}."
 
 
 class Line(msgspec.Struct):
@@ -105,20 +127,25 @@ def figures(seen: Profile, load: Load | Replay, hit_rate: float, strangers: floa
 class Play:
     def __init__(self, stack: ExitStack, at: Path, options: argparse.Namespace, *, rounds: int) -> None:
         aiperf.install()
-        rows = rows_of(options.rows, is_quick=options.quick)
-        chats = options.conversations or _CONVERSATIONS
+        rows = options.rows.split(",") if options.rows else QUICK_ROWS if options.quick else ROWS
         self._loads: dict[str, Load | Replay] = {}
-        for row, at_a_time in rows.items():
-            if isinstance(row, float):
-                self._loads[f"{row:g}s."] = Load(
-                    pause_s=row, concurrency=at_a_time, conversations=chats, turns=options.turns
+        for row in map(Row.read, rows):
+            if row.pause_s is not None:
+                self._loads[row.name] = Load(
+                    pause_s=row.pause_s,
+                    concurrency=row.at_a_time,
+                    conversations=row.conversations,
+                    turns=options.turns,
                 )
             else:
-                sessions = options.conversations or _AGENTIC_SESSIONS
-                file = aiperf.agentic(at / row, _SIZES, sessions)
+                file = aiperf.agentic(at / AGENTIC, _SIZES, row.conversations)
                 requests = len(file.read_bytes().splitlines())
-                self._loads[f"{row}."] = Replay(
-                    file=file, requests=requests, block=BLOCK, sessions=sessions, concurrency=at_a_time
+                self._loads[row.name] = Replay(
+                    file=file,
+                    requests=requests,
+                    block=BLOCK,
+                    sessions=row.conversations,
+                    concurrency=row.at_a_time,
                 )
         if options.trace is not None:
             self._loads[f"{_MOONCAKE}."] = beginning(options.trace, at / "mooncake.jsonl")
@@ -158,15 +185,3 @@ def beginning(trace: Path, file: Path) -> Replay:
         raise BenchmarkError(f"{trace}: no request of its first {_FIRST_MS // 1000} s fits {LONGEST} tokens")
     file.write_bytes(msgspec.json.Encoder().encode_lines(fit))
     return Replay(file=file, requests=len(fit), block=_MOONCAKES_BLOCK)
-
-
-def rows_of(text: str | None, *, is_quick: bool = False) -> dict[float | str, int]:
-    """`4,0.15`, or with the number of conversations at a time: `4:20,agentic:10`."""
-    if text is None:
-        return {row: ROWS[row] for row in (QUICK_ROWS if is_quick else ROWS)}
-    rows: dict[float | str, int] = {}
-    for each in text.split(","):
-        name, _, at_a_time = each.partition(":")
-        row = name if name == AGENTIC else float(name)
-        rows[row] = int(at_a_time) if at_a_time else ROWS.get(row, 20)
-    return rows

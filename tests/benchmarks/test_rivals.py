@@ -10,6 +10,7 @@ from benchmarks.processes import BenchmarkError
 from benchmarks.rivals import agents, aiperf, chats
 from benchmarks.rivals.aiperf import Load
 from benchmarks.rivals.arms import OURS
+from benchmarks.rivals.chats import Row
 from benchmarks.rivals.judging import COLD, Figures, judge
 from benchmarks.stock_engines import LONGEST, PrefixCache
 from benchmarks.verdict import Verdict
@@ -62,8 +63,18 @@ def test_the_beginning_of_a_trace_is_what_the_engines_can_take(tmp_path):
         chats.beginning(trace, tmp_path / "none.jsonl")
 
 
-def test_rows_are_pauses_or_agents():
-    assert chats.rows_of("4,0.15:8,agentic") == {4.0: 20, 0.15: 8, "agentic": 8}
+@pytest.mark.parametrize(
+    ("text", "row", "name"),
+    [
+        ("4", Row(4.0, 20, 20), "4s."),
+        ("0.15:8", Row(0.15, 8, 8), "0.15s."),
+        ("0.15:8:24", Row(0.15, 8, 24), "0.15s_of_24."),
+        ("agentic:8:12", Row(None, 8, 12), "agentic."),
+    ],
+)
+def test_rows_are_pauses_or_agents(text, row, name):
+    assert Row.read(text) == row
+    assert row.name == name
 
 
 def test_hits_are_those_since_then_of_all_engines():
