@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from benchmarks.results import live
 from benchmarks.results.figures import Cell, cells, ratio, strongest
 from benchmarks.results.headlines import NOT_MEASURED, Headlines, rows, sources
 from benchmarks.results.scenario import OURS, Claim, Scenario
@@ -40,6 +41,7 @@ _TO_NOTHING: Final = "÷ nothing; in brackets 95 %. ≤ 2 ×: sessions that end 
 _HERE: Final = Path(__file__).parent
 _HEAD: Final = (_HERE / "head.md").read_text(encoding="utf-8")
 _SHORT: Final = (_HERE / "short.md").read_text(encoding="utf-8").strip()
+_LIVE: Final = (_HERE / "live.md").read_text(encoding="utf-8").strip()
 _FOOT: Final = (_HERE / "foot.md").read_text(encoding="utf-8")
 
 
@@ -52,6 +54,7 @@ def whole() -> str:
     if Store(_REMEDIES).runs:
         parts += [*_remedies(Scenario.read(_REMEDIES), Store(_REMEDIES)), ""]
     parts += ["## Workloads and loads", "", _SHORT, "", *_short(papers), ""]
+    parts += [_LIVE, "", *live.table(), ""]
     parts += ["## The papers' headlines, each on its own ground", "", *_claims(read), *rows(others), ""]
     parts += _details("Where the figures that are of no workload above come from", sources(others))
     parts += ["", "## Every point", ""]
