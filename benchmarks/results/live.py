@@ -1,17 +1,13 @@
-"""AIPerf's table on the page: figures of live servers, as `benchmarks.rivals aiperf` printed them.
-
-`lines/aiperf.json` is that command's last line, of all its rows."""
+"""AIPerf's table on the page: figures of live servers, from the last line of `benchmarks.rivals aiperf`."""
 
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from benchmarks.results.headlines import figures
 from benchmarks.rivals.arms import NONE, OURS, ROUTERS
 from benchmarks.rivals.judging import BEST_ROUTER
 from benchmarks.verdict import Figure
 
-SOURCE: Final = "aiperf"
 _LOSS: Final = 1.05
 """More than this is bold: two runs of the same differ by about as much."""
 _AGAINST: Final = {NONE: "no gateway", BEST_ROUTER: "best router"}
@@ -27,9 +23,8 @@ _FIGURES: Final = re.compile(r"((?:(?P<pause_s>[\d.]+)s(?:_of_(?P<conversations>
 _NAMES: Final = {"agentic.": "agentic coding, 8 of 12", "mooncake.": "Mooncake, at its times"}
 
 
-def table() -> Iterator[str]:
-    """A line for each row of the command, and each of what Turnpike is divided by."""
-    line = figures(SOURCE)
+def table(line: Mapping[str, Figure]) -> Iterator[str]:
+    """For each row of the command: Turnpike ÷ no gateway, and ÷ the best router."""
     yield f"| load | Turnpike ÷ | {' | '.join(_COLUMNS.values())} | pace |"
     yield "|---|---|" + "--:|" * (len(_COLUMNS) + 1)
     for row in filter(None, map(_FIGURES.fullmatch, line)):

@@ -8,7 +8,7 @@ from typing import Final
 
 from benchmarks.results import live
 from benchmarks.results.figures import Cell, cells, ratio, strongest
-from benchmarks.results.headlines import NOT_MEASURED, Headlines, rows, sources
+from benchmarks.results.headlines import NOT_MEASURED, Headlines, figures, rows, sources
 from benchmarks.results.scenario import OURS, Claim, Scenario
 from benchmarks.results.store import Store
 from benchmarks.verdict import Interval
@@ -54,7 +54,7 @@ def whole() -> str:
     if Store(_REMEDIES).runs:
         parts += [*_remedies(Scenario.read(_REMEDIES), Store(_REMEDIES)), ""]
     parts += ["## Workloads and loads", "", _SHORT, "", *_short(papers), ""]
-    parts += [_LIVE, "", *live.table(), ""]
+    parts += [_LIVE, "", *live.table(figures("aiperf")), ""]
     parts += ["## The papers' headlines, each on its own ground", "", *_claims(read), *rows(others), ""]
     parts += _details("Where the figures that are of no workload above come from", sources(others))
     parts += ["", "## Every point", ""]
