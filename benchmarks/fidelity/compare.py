@@ -186,10 +186,16 @@ def judge(key: str, lived: Sequence[Completions], played: Sequence[Completions],
     for figure, live_s in found.items():
         verdict.at_most(f"{figure}_error_{key}", abs(expected[figure] / live_s - 1), WITHIN)
         verdict.tell(f"live_{figure}_{key}_s", live_s)
+        verdict.tell(f"live_{figure}_{key}_noise", noise([figures([run])[figure] for run in lived]))
         verdict.tell(f"simulated_{figure}_{key}_s", expected[figure])
     verdict.tell(f"pace_{key}_ms", statistics.fmean(run.pace_s for run in lived) * 1e3)
     verdict.tell(f"others_share_{key}", max(run.strangers for run in lived))
     verdict.at_most(f"failed_{key}", sum(run.failed for run in (*lived, *played)), 0)
+
+
+def noise(rounds: Sequence[float]) -> float | None:
+    """Half of the mean's interval (95 %), relative to it. A smaller error cannot be told from none."""
+    return None if len(rounds) < 2 else 1 - Interval.of(rounds).low / statistics.fmean(rounds)
 
 
 def figures(runs: Sequence[Completions]) -> dict[str, float]:

@@ -79,7 +79,7 @@ def policies(is_quick: bool, verdict: Verdict, tell: Any) -> None:
 
 def plugin(is_quick: bool, verdict: Verdict, tell: Any) -> None:
     """Where nobody waits (`affinity`) the engine alone decides whose KV cache is kept."""
-    count, rounds = (8, 1) if is_quick else (12, 4)
+    count, rounds = (8, 1) if is_quick else (12, 8)
     replace = msgspec.structs.replace
     calibration = replace(CALIBRATION, first_tokens=(500, 8_000), grows_by=(100, 1_000))
     test = replace(TEST, first_tokens=(4_000, 7_000), grows_by=(150, 700), apart_s=1.2)

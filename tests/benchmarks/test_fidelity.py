@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.fidelity.compare import judge_ranks
+from benchmarks.fidelity.compare import judge_ranks, noise
 from benchmarks.fidelity.costs import Asked, Costs, fitted
 from benchmarks.live import Completions
 from benchmarks.verdict import Verdict
@@ -51,6 +51,12 @@ def test_a_run_has_the_pace_of_its_own_steps():
     slower = [Step(step.began_s, 1.3 * step.took_s, step.rows) for step in steps]
     assert COSTS.pace_of(steps) == pytest.approx(1.0)
     assert COSTS.pace_of(slower) == pytest.approx(1.3)
+
+
+def test_noise_is_half_of_the_interval():
+    assert noise([3.0]) is None
+    assert noise([3.0, 3.0]) == 0.0
+    assert noise([2.9, 3.1]) == pytest.approx(12.71 * 0.1 / 3.0)
 
 
 def completions(**seconds: float) -> Completions:
