@@ -6,9 +6,9 @@
 blocks, with `turnpike-vllm` and without, eight rounds. `overlap`: two servers, with it and without; prompts
 ahead while tools run, and whether they are used. How costs are fitted stands in `compare.py`.
 
-Mean and p90 of session completion and of first tokens are to be within 15 % of live, at the pace that each
-run had. The order of two arms is to be the same where live their sessions, pair by pair, differ by more than
-the noise: where in each round the interval of 95 % of the difference excludes none.
+Mean, p50 and p90 of session completion and of first tokens are to be within 15 % of live, at the pace that
+each run had. The order of two arms is to be the same where live their sessions, pair by pair, differ by more
+than the noise: where in each round the interval of 95 % of the difference excludes none.
 """
 
 import sys
