@@ -2,6 +2,7 @@
 it."""
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -40,6 +41,8 @@ _REMEDY_NAMES: Final = {
 _TO_NOTHING: Final = "÷ nothing; in brackets 95 %. ≤ 2 ×: sessions that end within twice their isolated time."
 _HERE: Final = Path(__file__).parent
 _HEAD: Final = (_HERE / "head.md").read_text(encoding="utf-8")
+_FIGURE: Final = re.compile(r"\{(\S+) ([\d.]+) (\S+) (\w+)\}")
+"""Scenario, load, policy, and metric, ÷ the strongest baseline with the same memory."""
 _SHORT: Final = (_HERE / "short.md").read_text(encoding="utf-8").strip()
 _LIVE: Final = (_HERE / "live.md").read_text(encoding="utf-8").strip()
 _FOOT: Final = (_HERE / "foot.md").read_text(encoding="utf-8")
@@ -50,7 +53,7 @@ def whole() -> str:
     told = [each for each in read if each[2].runs]
     papers = [each for each in told if each[0] != _REMEDIES]
     others = Headlines.read()
-    parts = [_HEAD]
+    parts = [_FIGURE.sub(_figure, _HEAD)]
     if Store(_REMEDIES).runs:
         parts += [*_remedies(Scenario.read(_REMEDIES), Store(_REMEDIES)), ""]
     parts += ["## Workloads and loads", "", _SHORT, "", *_short(papers), ""]
@@ -61,6 +64,13 @@ def whole() -> str:
     parts += [*_details("Turnpike ÷ the strongest baseline at each point", _points(papers)), ""]
     parts += [*_details("What made the cells", _cells(told)), ""]
     return "\n".join([*parts, _FOOT])
+
+
+def _figure(found: re.Match[str]) -> str:
+    name, load, policy, metric = found.groups()
+    at = cells(Scenario.read(name), Store(name).runs.values(), float(load))
+    ours = next(cell for cell in at if cell.label == policy)
+    return _against(at, ours, metric).replace("*", "").replace("–", " to ")
 
 
 def _details(summary: str, lines: Iterable[str]) -> Iterator[str]:

@@ -78,9 +78,12 @@ class Row(msgspec.Struct, frozen=True):
     def read(cls, text: str) -> Self:
         """`4`, `4:20`, `agentic:8:12`: the last numbers are conversations at a time, and in all."""
         name, *numbers = text.split(":")
-        at_a_time = int(numbers[0]) if numbers else _AT_A_TIME
-        conversations = int(numbers[1]) if numbers[1:] else at_a_time
-        return cls(None if name == AGENTIC else float(name), at_a_time, conversations)
+        try:
+            at_a_time = int(numbers[0]) if numbers else _AT_A_TIME
+            conversations = int(numbers[1]) if numbers[1:] else at_a_time
+            return cls(None if name == AGENTIC else float(name), at_a_time, conversations)
+        except ValueError:
+            raise BenchmarkError(f"--rows: {text!r} is no row") from None
 
     @property
     def name(self) -> str:
