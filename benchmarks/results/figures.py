@@ -83,21 +83,27 @@ def _of_slowdowns(what: str, slowdowns: Sequence[float]) -> float:
 
 
 def cells(scenario: Scenario, runs: Iterable[Run], load: float) -> list[Cell]:
-    """Of each policy the best variant in hindsight, by mean completion."""
+    """Of each policy the best variant in hindsight, by mean completion; of the seeds that all have that were
+    run."""
     by_key = {run.key: run for run in runs}
+    at = [
+        (policy, variant, of_seeds)
+        for policy, variant in scenario.variants()
+        if (
+            of_seeds := {
+                seed: run
+                for seed in scenario.all_seeds
+                if (run := by_key.get((variant.label, scenario.per_h(load), seed))) is not None
+            }
+        )
+    ]
+    common = set.intersection(*(set(of_seeds) for _, _, of_seeds in at)) if at else set()
     found: dict[str, Cell] = {}
-    for policy, variant in scenario.variants():
-        of_seeds = {
-            seed: run
-            for seed in scenario.all_seeds
-            if (run := by_key.get((variant.label, scenario.per_h(load), seed))) is not None
-        }
-        if not of_seeds:
-            continue
+    for policy, variant, of_seeds in at if common else ():
         cell = Cell(
             policy=policy,
             label=variant.label,
-            runs=of_seeds,
+            runs={seed: of_seeds[seed] for seed in of_seeds if seed in common},
             is_clairvoyant=variant.is_clairvoyant,
             tenants=scenario.tenants,
         )

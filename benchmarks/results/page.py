@@ -17,10 +17,12 @@ from lab.simulator.measures.figures import BY_NAME
 
 OFF: Final = 0.02
 """A run that is made again may be off by so much: sums of floats depend on their order."""
+_KNOBS: Final = re.compile(r":[^+]*")
 _NOTICEABLE: Final = 0.03
 _OTHERS: Final = {"completion_p90_s": "p90", "ttft_p90_s": "TTFT p90", "goodput_2": "goodput"}
 _SHOWN: Final = {"completion_mean_s": "mean", **_OTHERS}
 _REMEDIES: Final = "remedies"
+_BASE: Final = "affinity"
 SCENARIOS: Final = (
     _REMEDIES,
     "recorded",
@@ -62,6 +64,7 @@ def whole() -> str:
     parts += _details("Where the figures that are of no workload above come from", sources(others))
     parts += ["", "## Every point", ""]
     parts += [*_details("Turnpike ÷ the strongest baseline at each point", _points(papers)), ""]
+    parts += [*_details("Each policy's mean completion ÷ session affinity's", _policies(papers)), ""]
     parts += [*_details("What made the cells", _cells(told)), ""]
     return "\n".join([*parts, _FOOT])
 
@@ -84,9 +87,7 @@ def _details(summary: str, lines: Iterable[str]) -> Iterator[str]:
 def _remedies(scenario: Scenario, store: Store) -> Iterator[str]:
     """Each remedy ÷ the first policy, without native offload and with it."""
     [load] = scenario.loads
-    seeds = set.intersection(*(set(cell.runs) for cell in cells(scenario, store.runs.values(), load)))
-    common = [run for run in store.runs.values() if run.seed in seeds]
-    by_label = {cell.label: cell for cell in cells(scenario, common, load)}
+    by_label = {cell.label: cell for cell in cells(scenario, store.runs.values(), load)}
     nothing = next(iter(by_label.values()))
     yield f"## {scenario.title}"
     yield ""
@@ -157,6 +158,27 @@ def _points(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
                     f"| {scenario.title} | {load:g} | `{ours.label}` | `{rival.label}` | "
                     f"{' | '.join(ratios)} | {seeds} |"
                 )
+
+
+def _policies(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
+    """A column for each workload and load; without native offload."""
+    columns = dict[str, dict[str, str]]()
+    for name, scenario, store in told:
+        for load in scenario.loads:
+            at = {
+                _KNOBS.sub("", cell.policy): cell
+                for cell in cells(scenario, store.runs.values(), load)
+                if not cell.has_offload
+            }
+            if base := at.pop(_BASE, None):
+                column = columns[f"{name}, {load:g} ×"] = {}
+                for policy, cell in at.items():
+                    if found := ratio(cell, base, "completion_mean_s"):
+                        column[policy] = f"{_digits(found.mean)}{_between(found)}"
+    yield f"| policy | {' | '.join(columns)} |"
+    yield "|---|" + "--:|" * len(columns)
+    for policy in dict.fromkeys(policy for column in columns.values() for policy in column):
+        yield f"| `{policy}` | {' | '.join(column.get(policy, '–') for column in columns.values())} |"
 
 
 def _against(at: Sequence[Cell], ours: Cell, metric: str) -> str:
@@ -237,9 +259,10 @@ def _cells(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
         runs = store.runs.values()
         made_by = {
             "revision": {run.revision for run in runs},
-            "sources": {run.sources for run in runs},
-            "vLLM": {run.vllm for run in runs},
-            "sessions": {run.sessions_sha256 for run in runs},
+            "vLLM": {run.making.vllm for run in runs},
+            "sessions": {run.making.sessions for run in runs},
+            "scenario": {run.making.scenario for run in runs},
+            "sources of": {f"{_KNOBS.sub('', run.policy)} {run.making.sources}" for run in runs},
         }
         yield (
             f"**{scenario.title}** (`{name}`; {scenario.source}): {scenario.sessions} sessions a run, seeds "

