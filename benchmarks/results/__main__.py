@@ -6,16 +6,17 @@ python -m benchmarks.results NAME … --quick                one seed, a third o
 python -m benchmarks.results NAME --cell POLICY LOAD       one cell again, beside what is stored
 python -m benchmarks.results NAME --knee                   where the knee is
 python -m benchmarks.results --page                        the page alone, from stored runs
-python -m benchmarks.results --quick --json                three drawn cells again: are they the same?
+python -m benchmarks.results --quick [--sessions FILE]     three drawn cells again: are they the same?
 """
 
 import argparse
 import math
 import os
+import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -37,6 +38,8 @@ from lab.simulator.experiment.trial import Setting, Trial
 from lab.workload.trace.format import Session
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs/design/results.md"
+README: Final = PAGE.parents[2] / "README.md"
+GAINS: Final = re.compile(r"\| workload \| sessions finish in .*?\n(?=\n)", re.DOTALL)
 _KNEE_SEEDS: Final = 3
 _AGAIN: Final = 3
 _FAILED: Final = 1e9
@@ -169,14 +172,19 @@ def fill(bench: Bench, store: Store, *, seeds: int | None, until_s: float) -> No
         print(f"{bench.name}: {len(trials) - len(trials[:_BATCH])} to go", file=sys.stderr, flush=True)
 
 
-def again(verdict: Verdict, jobs: int, tell: Any) -> None:
+def can_be_played(name: str, files: Mapping[str, Path]) -> bool:
+    """Its sessions are made here, or given."""
+    return Scenario.read(name).mix is not None or bool({name, ""} & files.keys())
+
+
+def again(verdict: Verdict, files: dict[str, Path], jobs: int, tell: Any) -> None:
     """Drawn cells, each of one seed, come out as they are stored."""
     dice = Random(revision())
-    composable = [name for name in page.SCENARIOS if Scenario.read(name).mix and Store(name).runs]
-    if not composable:
+    playable = [name for name in page.SCENARIOS if can_be_played(name, files) and Store(name).runs]
+    if not playable:
         raise BenchmarkError("no runs are stored")
     for number in range(_AGAIN):
-        bench = Bench(dice.choice(composable), {}, jobs)
+        bench = Bench(dice.choice(playable), files, jobs)
         wanted = {variant.label: variant for _, variant in bench.scenario.variants()}
         runs = [run for run in Store(bench.name).runs.values() if run.policy in wanted]
         stored = dice.choice(sorted(runs, key=lambda run: run.key))
@@ -227,11 +235,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if options.quick and not options.names:
             verdict = Verdict()
-            again(verdict, options.jobs, (lambda *_: None) if options.json else print)
+            again(verdict, files, options.jobs, (lambda *_: None) if options.json else print)
             return verdict.report(is_json_alone=options.json)
         until_s = time.monotonic() + 60 * options.minutes
         for name in () if options.page else options.names or page.SCENARIOS:
-            if not options.names and Scenario.read(name).mix is None and not {name, ""} & files.keys():
+            if not options.names and not can_be_played(name, files):
+                print(f"{name}: left out, its sessions are needed: --sessions", file=sys.stderr)
                 continue
             bench = Bench(name, files, options.jobs, options.set, is_quick=options.quick)
             if options.knee:
@@ -249,6 +258,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         compares.judge(verdict, name, stored)
     if not (options.knee or options.cell or options.set or options.quick):
         PAGE.write_text(page.whole(), encoding="utf-8")
+        readme = README.read_text(encoding="utf-8")
+        README.write_text(GAINS.sub(lambda _: page.gains(), readme), encoding="utf-8")
     return verdict.report(is_json_alone=options.json) if verdict.figures else 0
 
 

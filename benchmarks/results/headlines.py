@@ -1,7 +1,7 @@
-"""The papers' headlines whose runs are another benchmark's: its last line is stored, as it printed it.
+"""The papers' headlines whose runs are another benchmark's: the figures of its last line are stored.
 
-`lines/NAME.json` is the line of one command, name → {value, target, ok}; `headlines.toml` says which command
-that is and which figures stand beside which headline. A run that is made again replaces the file.
+`lines/NAME.json` has what one command prints, name → {value, target, ok}; `headlines.toml` says which command
+that is and which figures stand beside which headline. A run that is made again replaces its figures.
 """
 
 from collections.abc import Iterator, Mapping

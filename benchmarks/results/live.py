@@ -1,4 +1,5 @@
-"""AIPerf's table on the page: figures of live servers, from the last line of `benchmarks.rivals aiperf`."""
+"""AIPerf's table on the page: figures of live servers, as the last lines of `benchmarks.rivals aiperf` print
+them."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,13 @@ def table(line: Mapping[str, Figure]) -> Iterator[str]:
             cells = [_cell(line, f"{row[1]}{figure}_to_{other}", figure) for figure in _COLUMNS]
             cells.append(f"{_pace(line, row[1], other):.2f}")
             yield f"| {'' if number else _name(row)} | {name} | {' | '.join(cells)} |"
+
+
+def over_all(line: Mapping[str, Figure], figure: str, other: str) -> str:
+    """Of Turnpike's ratio to the other arm, the least and the most of the rows."""
+    rows = filter(None, map(_FIGURES.fullmatch, line))
+    found = [line[f"{row[1]}{figure}_to_{other}"].value or 0.0 for row in rows]
+    return f"{min(found):.2f} to {max(found):.2f}"
 
 
 def _name(row: re.Match[str]) -> str:

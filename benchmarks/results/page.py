@@ -40,11 +40,14 @@ _REMEDY_NAMES: Final = {
     "turnpike": "Turnpike",
     "turnpike+plugin": "Turnpike and its engine plugin",
 }
+_EACH_POINT: Final = "Turnpike ÷ the strongest baseline of each figure; named is that of the mean"
 _TO_NOTHING: Final = "÷ nothing; in brackets 95 %. ≤ 2 ×: sessions that end within twice their isolated time."
 _HERE: Final = Path(__file__).parent
 _HEAD: Final = (_HERE / "head.md").read_text(encoding="utf-8")
-_FIGURE: Final = re.compile(r"\{(\S+) ([\d.]+) (\S+) (\w+)\}")
-"""Scenario, load, policy, and metric, ÷ the strongest baseline with the same memory."""
+_GAINS: Final = (_HERE / "gains.md").read_text(encoding="utf-8")
+_FIGURE: Final = re.compile(r"\{(\S+) ([\d.]+) (\S+) (\S+) (mean|ttft|share)\}")
+"""Scenario, load, policy and rival: mean completion, first tokens' p90, or mean completion in per cent."""
+_LIVE_FIGURE: Final = re.compile(r"\{(\w+) (\w+)\}")
 _SHORT: Final = (_HERE / "short.md").read_text(encoding="utf-8").strip()
 _LIVE: Final = (_HERE / "live.md").read_text(encoding="utf-8").strip()
 _FOOT: Final = (_HERE / "foot.md").read_text(encoding="utf-8")
@@ -55,25 +58,40 @@ def whole() -> str:
     told = [each for each in read if each[2].runs]
     papers = [each for each in told if each[0] != _REMEDIES]
     others = Headlines.read()
-    parts = [_FIGURE.sub(_figure, _HEAD)]
+    aiperf = figures("aiperf")
+    head = _LIVE_FIGURE.sub(lambda found: live.over_all(aiperf, *found.groups()), _HEAD)
+    parts = [_FIGURE.sub(_figure, head)]
     if Store(_REMEDIES).runs:
         parts += [*_remedies(Scenario.read(_REMEDIES), Store(_REMEDIES)), ""]
     parts += ["## Workloads and loads", "", _SHORT, "", *_short(papers), ""]
-    parts += [_LIVE, "", *live.table(figures("aiperf")), ""]
+    parts += [_LIVE, "", *live.table(aiperf), ""]
     parts += ["## The papers' headlines, each on its own ground", "", *_claims(read), *rows(others), ""]
     parts += _details("Where the figures that are of no workload above come from", sources(others))
     parts += ["", "## Every point", ""]
-    parts += [*_details("Turnpike ÷ the strongest baseline at each point", _points(papers)), ""]
+    parts += [*_details(_EACH_POINT, _points(papers)), ""]
     parts += [*_details("Each policy's mean completion ÷ session affinity's", _policies(papers)), ""]
     parts += [*_details("What made the cells", _cells(told)), ""]
     return "\n".join([*parts, _FOOT])
 
 
+def gains() -> str:
+    """The README's table."""
+    return _FIGURE.sub(_figure, _GAINS)
+
+
 def _figure(found: re.Match[str]) -> str:
-    name, load, policy, metric = found.groups()
-    at = cells(Scenario.read(name), Store(name).runs.values(), float(load))
-    ours = next(cell for cell in at if cell.label == policy)
-    return _against(at, ours, metric).replace("*", "").replace("–", " to ")
+    name, load, ours, rival, kind = found.groups()
+    at = {
+        _KNOBS.sub("", cell.policy): cell
+        for cell in cells(Scenario.read(name), Store(name).runs.values(), float(load))
+    }
+    if ours not in at or rival not in at:
+        return NOT_MEASURED.strip("*")
+    told = ratio(at[ours], at[rival], "ttft_p90_s" if kind == "ttft" else "completion_mean_s")
+    assert told is not None
+    if kind == "share":
+        return f"{100 * told.mean:.0f} %{': slower' if told.mean > 1 + _NOTICEABLE else ''}"
+    return f"{told.mean:.2f} ({told.low:.2f} to {told.high:.2f})"
 
 
 def _details(summary: str, lines: Iterable[str]) -> Iterator[str]:

@@ -64,7 +64,7 @@ _MOONCAKE: Final = "mooncake"
 _MOONCAKES_BLOCK: Final = 512
 """Tokens."""
 _FIRST_MS: Final = 45_000
-ARMS: Final = (NONE, OURS, "vllm_router_hash", "smg")
+ARMS: Final = (NONE, OURS, "vllm_router_sticky", "smg")
 ROUNDS: Final = 4
 
 
@@ -129,10 +129,11 @@ def figures(seen: Profile, load: Load | Replay, hit_rate: float, strangers: floa
 
 class Play:
     def __init__(self, stack: ExitStack, at: Path, options: argparse.Namespace, *, rounds: int) -> None:
+        texts = options.rows.split(",") if options.rows else QUICK_ROWS if options.quick else ROWS
+        rows = [Row.read(text) for text in texts]
         aiperf.install()
-        rows = options.rows.split(",") if options.rows else QUICK_ROWS if options.quick else ROWS
         self._loads: dict[str, Load | Replay] = {}
-        for row in map(Row.read, rows):
+        for row in rows:
             if row.pause_s is not None:
                 self._loads[row.name] = Load(
                     pause_s=row.pause_s,

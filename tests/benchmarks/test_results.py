@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.processes import ROOT
 from benchmarks.results import compares, page
-from benchmarks.results.__main__ import PAGE, Bench, fill
+from benchmarks.results.__main__ import PAGE, README, Bench, fill
 from benchmarks.results.figures import KEPT, cells, ratio, strongest
 from benchmarks.results.scenario import Compare, Scenario, names
 from benchmarks.results.store import (
@@ -134,6 +134,7 @@ def test_every_run_that_is_stored_is_of_a_scenario_as_it_is_now():
 
 def test_the_page_is_that_of_the_stored_runs():
     assert page.whole() == PAGE.read_text(encoding="utf-8"), "run: python -m benchmarks.results --page"
+    assert page.gains() in README.read_text(encoding="utf-8"), "the same"
 
 
 def test_remedies_are_compared_over_the_seeds_that_all_have():
