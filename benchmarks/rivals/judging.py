@@ -67,8 +67,10 @@ def _against(bound: Bound, medians: Mapping[str, Figures]) -> str | None:
 def _ratio(
     verdict: Verdict, name: str, bound: Bound, ours: Sequence[Figures], theirs: Sequence[Figures]
 ) -> float:
-    """The median of the rounds' ratios, and where their mean lies."""
+    """The rounds' ratios, their median, and where their mean lies."""
     ratios = [one[bound.figure] / other[bound.figure] for one, other in zip(ours, theirs, strict=True)]
+    for number, each in enumerate(ratios, 1):
+        verdict.tell(f"{name}_to_{bound.to}_round_{number}", each)
     if len(ratios) > 1:
         interval = Interval.of(ratios)
         verdict.tell(f"{name}_to_{bound.to}_low", interval.low)
