@@ -73,19 +73,13 @@ class Pair:
 def test_a_leg_s_blocks_come_over_the_network_and_only_the_last_token_is_computed():
     pair = Pair().leg(1)
     pair.submits(pair.b, 2, 10.0, source=pair.of(1))
-    found = pair.end()
-    assert found[1] == pytest.approx((prefill_s(LITTLE, TOKENS), 0))
-    assert found[2] == pytest.approx((10.0 + TRANSFER_S + LAST_TOKEN_S, TOKENS - 1))
-
-
-def test_what_a_leg_computed_is_kept_until_it_was_pulled():
-    pair = Pair().leg(1)
-    pair.submits(pair.b, 2, 10.0, source=pair.of(1))
     held = []
     for at_s in (5.0, 10.0 + TRANSFER_S - 0.1, 10.0 + TRANSFER_S + 0.1):
         pair.kernel.at(at_s, lambda: held.append(round(pair.a.kv_used() * pair.a.kv_blocks)))
-    pair.end()
-    assert held == [100, 100, 0]
+    found = pair.end()
+    assert found[1] == pytest.approx((prefill_s(LITTLE, TOKENS), 0))
+    assert found[2] == pytest.approx((10.0 + TRANSFER_S + LAST_TOKEN_S, TOKENS - 1))
+    assert held == [100, 100, 0], "kept until it was pulled"
 
 
 def test_a_lease_ends_and_who_comes_later_computes():

@@ -20,6 +20,7 @@ from lab.simulator.run import POOL
 from lab.workload.trace.agents import AgentKind, ToolKind, session_of
 from lab.workload.trace.format import Session, Thread, Tool, Turn
 from lab.workload.trace.spread import Spread
+from tests.lab.simulator.baselines.test_on_engines import foreseen
 from tests.lab.simulator.test_run import OPTIONS, play
 from tests.lab.simulator.worlds import IMPORTS_VLLM, Recorder
 
@@ -81,15 +82,8 @@ def played(policy: str, world: list[Session]) -> Recorder:
     fleet = FleetSpec(replicas=(ReplicaGroup(profile="qwen3-14b@a100-80", kv_blocks=3000),))
     (variant,) = PolicySpec.parse(policy).variants
     plan = variant.plan(fleet, OPTIONS)
-
-    def told():
-        for session in world:
-            if plan.foresee is not None:
-                plan.foresee(session)
-            yield session
-
-    client = ClientConfig(dispatches_early=plan.dispatches_early)
-    return play(told(), plan.fleet, make_brain=plan.make_brain, options=plan.options, client=client)[1]
+    told, client = foreseen(plan, world), ClientConfig(dispatches_early=plan.dispatches_early)
+    return play(told, plan.fleet, make_brain=plan.make_brain, options=plan.options, client=client)[1]
 
 
 def first_tokens_s(heard: Recorder) -> float:

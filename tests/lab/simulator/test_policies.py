@@ -17,14 +17,13 @@ from gateway.domain.engine import EngineSignals
 from gateway.domain.ids import ReplicaId
 from gateway.domain.session_ids import numbered_ids
 from lab.simulator import run
-from lab.simulator.baselines.spec import parse_policies
 from lab.simulator.engine import build_engines
 from lab.simulator.engine.options import EngineOptions, EngineSpec, SchedulingPolicy
 from lab.simulator.engine.policy import EnginePolicy, Retained
 from lab.simulator.engine.roofline import prefill_s
 from lab.simulator.engine.turn import EngineTurn
-from lab.simulator.errors import ConservationError, SimulatorError
-from lab.simulator.fleet import FleetSpec, ReplicaGroup
+from lab.simulator.errors import ConservationError
+from lab.simulator.fleet import FleetSpec
 from lab.simulator.kernel import Kernel
 from lab.simulator.run import POOL
 from lab.simulator.signals import PERIOD_S, Reports, signals_of
@@ -79,16 +78,6 @@ def test_an_empty_policy_changes_nothing() -> None:
     empty = play(world, fleet(blocks=300), options=replace(OPTIONS, policy=EnginePolicy))[1]
     assert stock.turns == empty.turns
     assert stock.samples == empty.samples
-
-
-def test_retained_blocks_are_found_again() -> None:
-    bench = Bench(100, Hold(100, "kept"))
-    bench.ask(1, 0, 60, text="kept")
-    bench.ask(2, 10, 30)
-    bench.ask(3, 11, 30)
-    bench.ask(4, 20, 60, text="kept")
-    found = bench.play()
-    assert found[4][1] == 60
 
 
 def test_what_is_retained_is_reported_apart_from_what_is_used() -> None:
@@ -246,20 +235,6 @@ def test_state_that_is_held_is_found_again(monkeypatch):
 def test_stock_engines_carry_nothing(engines):
     play(sessions(3, every_s=0.5, seed=5), fleet(1), options=OPTIONS)
     assert engines[0].plugin is None and type(engines[0].scheduler).__name__ == "Scheduler"
-
-
-def test_a_bias_can_be_left_out_by_name():
-    (spec,) = parse_policies("turnpike+plugin:retention=0:classes=0")
-    plan = spec.variants[0].plan(FleetSpec(replicas=(ReplicaGroup(profile="qwen3-coder-30b-a3b@h200"),)))
-    assert plan.options.plugin == {"retention": False, "classes": False}
-    assert EngineOptions().plugin is None
-
-
-@pytest.mark.parametrize("text", ["plugin+continuum", "continuum+plugin"])
-def test_engines_follow_one_policy(text: str):
-    (spec,) = parse_policies(text)
-    with pytest.raises(SimulatorError, match="both decide about the engine"):
-        spec.variants[0].plan(FleetSpec(replicas=(ReplicaGroup(profile="qwen3-coder-30b-a3b@h200"),)))
 
 
 def a_brain(kind: type[Coordinator], **admission: object) -> Coordinator:

@@ -226,6 +226,8 @@ def test_recipes_set_what_they_say():
     assert plain.kv_tokens(FLEET) == dict.fromkeys(("sim-0", "sim-1"), (650_000 // 64 - 1) * 64)
     assert endless.fleet.replicas[0].kv_blocks == 3 * (650_000 // 64 - 1) + 1
     assert isinstance(_plan("stock").make_brain(FLEET), Router)
+    without = _plan("turnpike+plugin:retention=0:classes=0").options.plugin
+    assert without == {"retention": False, "classes": False} and plain.options.plugin is None
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -250,6 +252,8 @@ def test_every_recipe_makes_a_plan_with_each_value_of_its_sweep(name):
         ("session-cap+footprint", "decide about the gateway"),
         ("turnpike+stock", "decide about the gateway"),
         ("plas+belady", "decide about the engine"),
+        ("plugin+continuum", "decide about the engine"),
+        ("continuum+plugin", "decide about the engine"),
     ],
 )
 def test_what_is_wrong_is_said(text, says):

@@ -5,6 +5,7 @@ unless it says more: a prompt of 64 new tokens takes one step, one of 65 to 128 
 token of an answer one more.
 """
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -39,18 +40,18 @@ def play(
 
 def play_plan(plan: Plan, *world: Session) -> dict[str, tuple[float, float]]:
     recorder = Recorder()
-
-    def foreseen():
-        for session in sorted(world, key=lambda session: session.arrival_s):
-            if plan.foresee is not None:
-                plan.foresee(session)
-            yield session
-
-    simulate(foreseen(), plan.fleet, plan.make_brain, options=plan.options, sink=recorder)
+    simulate(foreseen(plan, world), plan.fleet, plan.make_brain, options=plan.options, sink=recorder)
     return {
         f"{turn.session}/{turn.turn}": (round(turn.began_s, 6), round(turn.end_s, 6))
         for turn in recorder.turns
     }
+
+
+def foreseen(plan: Plan, world: Iterable[Session]) -> Iterator[Session]:
+    for session in sorted(world, key=lambda session: session.arrival_s):
+        if plan.foresee is not None:
+            plan.foresee(session)
+        yield session
 
 
 def talk(name: str, *prompts: int, at_s: float = 0.0, tool_s: float = 1.0, output: int = 1) -> Session:
@@ -119,14 +120,8 @@ def test_order_by_age_by_size_and_by_service():
     assert order("smallest-first", old, long, young) == ((9, 10), (7, 9))  # 80 against 128
     late = msgspec.structs.replace(young, arrival_s=2.5)
     assert order("affinity", old, long, late) == ((7, 8), (8, 10))
-    assert order("plas:levels=0", old, long, late) == (
-        (9, 10),
-        (7, 9),
-    )  # one was served for 1 s, one not at all
-    assert order("plas:levels=2:first_s=2", old, long, late) == (
-        (7, 8),
-        (8, 10),
-    )  # both are in the first queue
+    assert order("plas:levels=0", old, long, late) == ((9, 10), (7, 9))  # served for 1 s, and not at all
+    assert order("plas:levels=2:first_s=2", old, long, late) == ((7, 8), (8, 10))  # both in the first queue
     assert order("smallest-first", old, long, late) == ((9, 10), (7, 9))
     background = msgspec.structs.replace(old, service_class=ServiceClass.PROACTIVE)
     assert order("reactive-first", background, long, late) == ((9, 10), (7, 9))

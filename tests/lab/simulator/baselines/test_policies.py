@@ -6,11 +6,12 @@ from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Prefill, RemotePrefill, StopPrefill
 from gateway.domain.ids import RequestId
 from gateway.domain.request import ToolCall
-from lab.simulator.baselines.continuum import best_ttl_s
+from lab.simulator.baselines.continuum import DynamicTtl, best_ttl_s
 from lab.simulator.baselines.cpu_pressure import CpuPressure
 from lab.simulator.baselines.infercept import InferCept
 from lab.simulator.baselines.mars import Coordinator, MarsRouter
 from lab.simulator.baselines.plas import Plas
+from lab.simulator.baselines.saga import Worker
 from lab.simulator.baselines.saga_router import SagaRouter
 from lab.simulator.baselines.saga_share import Task, Urgency
 from lab.simulator.baselines.sutradhara import Sutradhara
@@ -80,6 +81,20 @@ def test_the_best_ttl_gains_the_most():
     assert best_ttl_s(durations, 40.0) == 9.0  # 31 against 28
 
 
+def test_continuum_holds_for_what_reloading_takes_and_for_the_wait_without_kv():
+    policy = DynamicTtl(2.0, reload_s=lambda tokens: tokens / 1_000, few=1)
+    session = chat("a", 990, 1_990, 2_990, 3_990)
+    first, second, third = (engine_turn(session, at) for at in range(3))
+    assert policy.retain_until(first, now=0.0) == 2.0, "no duration is known"
+    policy.priority(second, now=1.5)
+    policy.retain_until(second, now=2.0)
+    policy.priority(third, now=11.0)
+    # Tools took 1.5 and 9 s. Reloading takes 3 s: 1.5 s gain 3 / 2 - 1.5, which is nothing.
+    assert policy.retain_until(third, now=12.0) is None
+    # It waited for 100 s without its KV, of which a hundredth counts: 1.5 s gain (3 + 1) / 2 - 1.5.
+    assert _end(policy, third, began_s=100.0, end_s=200.0) == 201.5
+
+
 # --- MARS ------------------------------------------------------------------------------------------------
 
 
@@ -147,6 +162,51 @@ def test_mars_takes_tools_for_slow_only_by_what_each_took_before():
     for others in range(3):
         pressure.ended((f"other-{others}", "0"), now=1.0)
     assert not pressure.is_congested, "none is active"
+
+
+def slow_tools() -> Play:
+    """Four are in. Ten calls took 10 ms and one 20,000 s: 0.05 × ln 2,000,000 = 0.73 is more than ln 2."""
+    play, calls = four(), (ToolCall("1", "read"),)
+    for turn, took_s in enumerate((*[0.01] * 10, 20_000.0)):
+        play.ends(f"a/{turn}", tool_calls=calls)
+        play.asks(f"a/{turn + 1}", now=took_s)
+    play.ends("a/11", tool_calls=calls)
+    return play
+
+
+def test_mars_halves_its_window_while_tools_are_slow():
+    play = slow_tools()
+    assert play.asks("e/0") == []
+    assert [play.hears(report(0.5)) for _ in range(3)] == [[], [], []]  # calm but for the tools
+    assert [play.over(name) for name in "bcd"] == [[], [], ["e/0 on r0"]]  # two may be in
+
+
+def test_mars_lets_the_longest_in_first_while_tools_are_slow():
+    play = slow_tools()
+    assert play.asks("small/0", 100) == play.asks("large/0", 900) == []
+    assert play.over("b") == ["large/0 on r0"]
+
+
+@pytest.mark.parametrize(("tool_s", "is_held"), [(3.0, True), (60.0, False)])
+def test_mars_holds_no_longer_than_it_saves_where_others_wait(tool_s, is_held):
+    policy, session = Coordinator(LITTLE), chat("a", 1_000, 2_000, 3_000)
+    policy.retain_until(engine_turn(session), now=0.0)
+    policy.priority(again := engine_turn(session, 1), now=tool_s)
+    # To compute 2,010 tokens takes 2 × 1e9 × 2,010 FLOPs at 0.55 × 2 TFLOPS alone: 3.7 s, and less than 6.
+    assert policy.retain_until(again, now=100.0) == 100 + 2 * tool_s
+    policy.priority(waits := engine_turn(chat("b")), now=101.0)
+    assert (policy.retain_until(again, now=101.0) == 101 + 2 * tool_s) == is_held
+    waits.began_s = 102.0
+    assert policy.retain_until(again, now=102.0) == 102 + 2 * tool_s
+
+
+def test_mars_promotes_whoever_waits_by_a_level_in_ten_seconds():
+    policy = Coordinator(LITTLE)
+    large, small, late = (  # on levels 1, 0, 0
+        policy.priority(engine_turn(chat(str(now), tokens)), now=now)
+        for tokens, now in ((9_000, 0.0), (900, 9.9), (900, 10.1))
+    )
+    assert small < large < late
 
 
 def test_mars_gives_up_the_lowest_level_first_and_of_it_the_largest():
@@ -234,6 +294,16 @@ def test_saga_hands_over_what_a_stolen_session_has():
     (leg,) = play.router.handle(ev.TimerFired(), now=0.25)
     assert isinstance(leg, RemotePrefill) and (leg.request, leg.replica) == ("c/1", "r1")
     assert play.hears(ev.PrefillLegEnded(RequestId("c/1"), None), now=0.5) == ["c/1 on r0"]
+
+
+def test_saga_evicts_by_idle_time_by_reuse_and_by_size():
+    worker, session = Worker(), chat("a", 390, 800)
+    worker.retain_until(engine_turn(session), now=0.0)
+    worker.priority(engine_turn(session, 1), now=10.0)  # the tool said 400 tokens; an EMA of 0.1 has 40
+    worker.retain_until(paused := engine_turn(chat("b", 150, 300)), now=20.0)
+    # Idle for 5 of at most 10 s; 2 of 4 pauses went on, with 160 of 200 tokens; 160 of at most 400 tokens.
+    evicted = 0.3 * 5 / 10 + 0.5 * (1 - 2 / 4 * 160 / 200) + 0.2 * 160 / 400
+    assert worker.eviction_rank(paused, now=25.0) == pytest.approx(-evicted)
 
 
 def test_saga_urgency_is_what_is_left_by_the_time_until_the_deadline():

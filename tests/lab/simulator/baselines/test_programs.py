@@ -1,5 +1,7 @@
 """Gateways that pause whole programs, event by event: Concur, ThunderAgent, Dynamo's program scheduler."""
 
+import pytest
+
 from gateway.core import events as ev
 from lab.simulator.baselines.concur import ConcurRouter
 from lab.simulator.baselines.thunderagent import DYNAMO, Limits, ProgramRouter
@@ -110,13 +112,21 @@ def test_dynamo_pauses_until_its_target():
 
 
 def test_dynamo_pauses_earlier_and_further():
-    for limits, then in (
-        (Limits(), ["a/1 on r0"]),
-        (DYNAMO, []),
-    ):
+    for limits, then in ((Limits(), ["a/1 on r0"]), (DYNAMO, [])):
         play = program(limits)
         assert play.asks("a/0", 350) == ["a/0 on r0"]
         assert play.asks("b/0", 300) == ["b/0 on r0"]
         play.ends("a/0", prompt=350, output=110)  # 960 are used
         assert tick(play, 5.0) == []
         assert play.asks("a/1", 460, now=6.0) == then
+
+
+@pytest.mark.parametrize(("tokens", "then"), [(350, ["a/1 on r0"]), (351, [])])
+def test_dynamo_resumes_below_its_share(tokens, then):
+    play = program(DYNAMO)
+    for name, output in (("a", 100), ("b", 150), ("c", 200)):
+        assert play.asks(f"{name}/0", 100) == [f"{name}/0 on r0"]
+        play.ends(f"{name}/0", prompt=100, output=output)
+    assert tick(play, 5.0) == []  # 1,050: a pauses, and 750 are used
+    assert play.asks("a/1", tokens, now=6.0) == play.over("b", now=7.0) == []
+    assert tick(play, 10.0) == then  # 400 are used, and 450 free until 0.85

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from typing import Any
 
 from lab.workload.problems import Problems
@@ -31,11 +30,6 @@ def chain(*prompts: int, output: int = 10, tool_s: float = 1.0) -> tuple[Turn, .
 def session(id_: str = "s", *prompts: int, output: int = 10, tool_s: float = 1.0, **more: Any) -> Session:
     turns = chain(*(prompts or (100, 120)), output=output, tool_s=tool_s)
     return Session(id=id_, threads=(Thread(turns=turns),), **more)
-
-
-def lines(*records: Any, name: str = "corpus") -> Member:
-    """A member with a record a line; bytes stand as they are."""
-    return Member(name, [r if isinstance(r, bytes) else json.dumps(r).encode() for r in records])
 
 
 def table(*rows: tuple[Any, ...], name: str = "corpus") -> Member:

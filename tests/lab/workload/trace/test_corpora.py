@@ -14,8 +14,8 @@ from lab.workload.trace.kv_cache_tester import KV_CACHE_TESTER
 from lab.workload.trace.mooncake import MANY, MOONCAKE
 from lab.workload.trace.servegen import OUTPUT_TOKENS, PROMPT_TOKENS, SERVEGEN
 from lab.workload.trace.tracelab import TRACELAB
-from tests.lab.workload.corpora import called, said
-from tests.lab.workload.trace.made import imported, lines, table
+from tests.lab.workload.corpora import called, member, said
+from tests.lab.workload.trace.made import imported, table
 
 ROWS = (
     ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
@@ -61,7 +61,7 @@ ROUNDS = (
 
 
 def test_rounds_are_turns():
-    one, two = imported(TRACELAB, lines(*ROUNDS, name="derived/round_trace"))
+    one, two = imported(TRACELAB, member(*ROUNDS, name="derived/round_trace"))
     first, second, third = one.threads[0].turns
     assert first.tools == (Tool(name="Bash", duration_s=0.86), Tool(name="Web"))
     assert (second.prefix_of, second.prefix_tokens, second.output_tokens) == (TurnRef(0, 0), 120, 1)
@@ -83,7 +83,7 @@ def _asked(t_s, prompt, output, *blocks):
 def test_a_request_that_goes_on_is_a_turn_of_the_session():
     first = _asked(0, 1100, 50, 1, 2, 3)
     goes_on = _asked(30, 1600, 40, 1, 2, 4, 5)
-    (session,) = imported(MOONCAKE, lines(first, goes_on))
+    (session,) = imported(MOONCAKE, member(first, goes_on))
     one, two = session.threads[0].turns
     assert (two.prefix_of, two.prefix_tokens) == (TurnRef(0, 0), 1150)
     assert (one.pause_s, one.is_pause_human) == (0.0, False)
@@ -91,7 +91,7 @@ def test_a_request_that_goes_on_is_a_turn_of_the_session():
 
 
 def test_a_request_that_parts_earlier_shares_blocks():
-    made = lines(_asked(0, 1100, 0, 1, 2, 3), _asked(1, 1100, 9, 1, 7, 8), _asked(1, 600, 9, 5, 6))
+    made = member(_asked(0, 1100, 0, 1, 2, 3), _asked(1, 1100, 9, 1, 7, 8), _asked(1, 600, 9, 5, 6))
     one, two = imported(MOONCAKE, made)
     assert [(t.output_tokens, t.prefix_tokens) for t in one.threads[0].turns] == [(1, 0), (9, 512)]
     assert two.turns == 1
@@ -99,13 +99,13 @@ def test_a_request_that_parts_earlier_shares_blocks():
 
 def test_what_many_share_is_an_opening():
     made = [_asked(n, 1100, 9, 0, 100 + n, 500 + n) for n in range(MANY)]
-    sessions = imported(MOONCAKE, lines(*made, _asked(99, 600, 9, 77, 78)))
+    sessions = imported(MOONCAKE, member(*made, _asked(99, 600, 9, 77, 78)))
     assert len(sessions) == MANY + 1
     assert {(s.threads[0].shared_key, s.threads[0].shared_tokens) for s in sessions} == {
         ("corpus/0", 512),
         (None, 0),
     }
-    fewer = imported(MOONCAKE, lines(*made[1:]))
+    fewer = imported(MOONCAKE, member(*made[1:]))
     assert [s.turns for s in fewer] == [MANY - 1]
 
 
@@ -121,7 +121,7 @@ TALK = [
 
 
 def _tau(*talks):
-    return imported(TAU_BENCH, lines(*({"task_id": n, "traj": talk} for n, talk in enumerate(talks))))
+    return imported(TAU_BENCH, member(*({"task_id": n, "traj": talk} for n, talk in enumerate(talks))))
 
 
 def test_a_turn_shares_the_messages_that_are_equal():
@@ -180,7 +180,7 @@ def _record(*requests, name="s1"):
 
 
 def test_prompts_are_as_counted_and_tools_as_timed():
-    (session,) = imported(AGENTCGROUP, lines(_record(*REQUESTS)))
+    (session,) = imported(AGENTCGROUP, member(_record(*REQUESTS)))
     first, second, third = session.threads[0].turns
     output = message_tokens(REQUESTS[0]["response"])
     assert [t.input_tokens for t in session.threads[0].turns] == [100, 160, 90]
@@ -200,7 +200,7 @@ BUSY = table(
     name="data/x/chunk-1-trace",
 )
 CALM = table((0, 0.05, 1.0, "Weibull", 1.0, 20.0), name="data/x/chunk-2-trace")
-LENGTHS = lines(
+LENGTHS = member(
     {
         "0": {"input_tokens": "{10: 0.25, 20: 0.75}", "output_tokens": "{5: 1.0}"},
         "1200": {"input_tokens": "{30: 1.0}", "output_tokens": "{0: 1.0}"},
@@ -264,7 +264,7 @@ def _turns(session, thread=0):
 
 
 def test_prefixes_follow_from_blocks():
-    (session,) = imported(KV_CACHE_TESTER, lines(_recording(*MAIN)))
+    (session,) = imported(KV_CACHE_TESTER, member(_recording(*MAIN)))
     turns = _turns(session)
     assert [(turn.prefix_of, turn.prefix_tokens) for turn in turns] == [
         (None, 0),
@@ -282,7 +282,7 @@ def test_prefixes_follow_from_blocks():
 
 
 def test_gaps_are_tools_or_persons():
-    (session,) = imported(KV_CACHE_TESTER, lines(_recording(*MAIN)))
+    (session,) = imported(KV_CACHE_TESTER, member(_recording(*MAIN)))
     turns = _turns(session)
     assert [turn.tools for turn in turns] == [
         (Tool(name="tool", duration_s=8.0),),
@@ -323,7 +323,7 @@ WITH_AGENTS = _recording(
 
 
 def test_sub_agents_are_threads_of_the_turn_before_them():
-    (session,) = imported(KV_CACHE_TESTER, lines(WITH_AGENTS))
+    (session,) = imported(KV_CACHE_TESTER, member(WITH_AGENTS))
     main = _turns(session)
     assert main[0].tools == (
         Tool(name="agent", starts_thread=1),
