@@ -10,7 +10,7 @@ script T) → `_wait_s`, the mean wait of a turn that comes back to an engine wi
 
 Deviations: with less than K durations of a tool, those of all tools together count; with less than K of
 these, the fixed TTL does, where the paper derives one from an exponential distribution. S keeps the last
-400 of a tool, and T_wait starts at 0 (as theirs) and forgets. Preempted turns keep their priority instead
+400 of a tool, and T_wait weighs its last 100 the most. Preempted turns keep their priority instead
 of going before all others. A tool that took longer than the fixed TTL on average is not waited for (their
 code), unless `skip_slow=0`.
 
@@ -33,6 +33,7 @@ from lab.simulator.engine.turn import EngineTurn
 
 _REMEMBERED: Final = 400
 _FORGET: Final = 1 / 100
+"""Of T_wait."""
 _BEFORE_ALL: Final = 10**12
 _FIXED_S: Final = 2.0
 
@@ -155,15 +156,17 @@ class DynamicTtl(ProgramOrder):
         self._reload_s = reload_s
         self._few = few
         self._memoryfulness = Memoryfulness()
-        self._wait_s = 0.0
-        """T_wait."""
+        self._waits, self._wait_s = 0, 0.0
+        """How many there were, and T_wait."""
 
     def retain_until(self, turn: EngineTurn, *, now: float) -> float | None:
         if turn.is_last and turn.ref.thread == 0:
             self._memoryfulness.program_over(turn.ref.turn + 1)
         context = turn.turn.prefix_tokens
         if turn.ref.turn and turn.began_s is not None and turn.cached_tokens < context / 2:
-            self._wait_s += _FORGET * (turn.began_s - turn.submitted_s - self._wait_s)
+            self._waits += 1
+            weight = max(1 / self._waits, _FORGET)
+            self._wait_s += weight * (turn.began_s - turn.submitted_s - self._wait_s)
         return super().retain_until(turn, now=now)
 
     def ttl_s(self, turn: EngineTurn, tool: str) -> float:

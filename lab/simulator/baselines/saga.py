@@ -45,7 +45,7 @@ class Worker(EnginePolicy):
         """n̂_obs, in tokens: an EMA."""
         self._latencies: defaultdict[_Node, LogQuantiles] = defaultdict(lambda: LogQuantiles(low=_LEAST_S))
         self._paused: dict[tuple[str, int], tuple[EngineTurn, float]] = {}
-        self._longest_idle_s = self._largest = 1.0
+        self._longest_idle_s = 1.0
 
     def priority(self, turn: EngineTurn, *, now: float) -> int:
         """The router has an order already; but what leaves for another replica keeps nobody waiting."""
@@ -64,7 +64,6 @@ class Worker(EnginePolicy):
     def retain_until(self, turn: EngineTurn, *, now: float) -> float | None:
         if turn.is_prefill:
             return None if turn.hands_over else now + UNKNOWN_S
-        self._largest = max(self._largest, _tokens(turn))
         node = _node(turn)
         self._goes_on[node][1] += 1
         if turn.is_last:  # nobody knows, but nothing comes that would ask
@@ -85,7 +84,8 @@ class Worker(EnginePolicy):
         went_on, seen = self._goes_on[node]
         reuse = went_on / seen * overlap(_tokens(turn), self._observed[node])
         recency = min(1.0, (now - since_s) / self._longest_idle_s)
-        size = _tokens(turn) / self._largest
+        tokens = _tokens(turn)
+        size = tokens / max(tokens, *(_tokens(each) for each, _ in self._paused.values()), 1)
         return -(_RECENCY * recency + _REUSE * (1 - min(1.0, reuse)) + _SIZE * size)
 
 

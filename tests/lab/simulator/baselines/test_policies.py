@@ -1,10 +1,11 @@
 """Every engine policy, and each paper's, against a case worked out by hand, asked as an engine would."""
 
+import msgspec
 import pytest
 
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Prefill, RemotePrefill, StopPrefill
-from gateway.domain.ids import RequestId
+from gateway.domain.ids import ReplicaId, RequestId
 from gateway.domain.request import ToolCall
 from lab.simulator.baselines.continuum import DynamicTtl, best_ttl_s
 from lab.simulator.baselines.cpu_pressure import CpuPressure
@@ -91,8 +92,10 @@ def test_continuum_holds_for_what_reloading_takes_and_for_the_wait_without_kv():
     policy.priority(third, now=11.0)
     # Tools took 1.5 and 9 s. Reloading takes 3 s: 1.5 s gain 3 / 2 - 1.5, which is nothing.
     assert policy.retain_until(third, now=12.0) is None
-    # It waited for 100 s without its KV, of which a hundredth counts: 1.5 s gain (3 + 1) / 2 - 1.5.
-    assert _end(policy, third, began_s=100.0, end_s=200.0) == 201.5
+    # It waits for 1 s without its KV: 1.5 s gain (3 + 1) / 2 - 1.5. Then 14 s, 7.5 on average, and 45 s, on
+    # average 20: 9 s gain 3 + 20 - 9, and 1.5 s only (3 + 20) / 2 - 1.5.
+    ends = [_end(policy, third, began_s=began_s, end_s=200.0) for began_s in (1.0, 14.0, 45.0)]
+    assert ends == [201.5, 201.5, 209.0]
 
 
 # --- MARS ------------------------------------------------------------------------------------------------
@@ -162,6 +165,15 @@ def test_mars_takes_tools_for_slow_only_by_what_each_took_before():
     for others in range(3):
         pressure.ended((f"other-{others}", "0"), now=1.0)
     assert not pressure.is_congested, "none is active"
+
+
+def test_mars_averages_active_tools_once_a_second_however_many_replicas_report():
+    play = Play(None, kind=MarsRouter, replicas=2)
+    play.asks("a/0")
+    play.ends("a/0", tool_calls=(ToolCall("1", "read"),))
+    for at in range(200):
+        play.hears(msgspec.structs.replace(report(0.5), replica=ReplicaId(f"r{at % 2}")))
+    assert play.router._cpu._usually_active == pytest.approx(1 - 0.995**100)
 
 
 def slow_tools() -> Play:
@@ -300,9 +312,10 @@ def test_saga_evicts_by_idle_time_by_reuse_and_by_size():
     worker, session = Worker(), chat("a", 390, 800)
     worker.retain_until(engine_turn(session), now=0.0)
     worker.priority(engine_turn(session, 1), now=10.0)  # the tool said 400 tokens; an EMA of 0.1 has 40
-    worker.retain_until(paused := engine_turn(chat("b", 150, 300)), now=20.0)
-    # Idle for 5 of at most 10 s; 2 of 4 pauses went on, with 160 of 200 tokens; 160 of at most 400 tokens.
-    evicted = 0.3 * 5 / 10 + 0.5 * (1 - 2 / 4 * 160 / 200) + 0.2 * 160 / 400
+    for turn in (paused := engine_turn(chat("b", 150, 300)), engine_turn(chat("c", 310, 500))):
+        worker.retain_until(turn, now=20.0)
+    # Idle for 5 of at most 10 s; 2 of 5 pauses went on, with 160 of 200 tokens; 160 of at most 320 tokens.
+    evicted = 0.3 * 5 / 10 + 0.5 * (1 - 2 / 5 * 160 / 200) + 0.2 * 160 / 320
     assert worker.eviction_rank(paused, now=25.0) == pytest.approx(-evicted)
 
 
