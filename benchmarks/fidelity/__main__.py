@@ -2,9 +2,9 @@
 
     python -m benchmarks.fidelity [PART ...] [--quick] [--json]
 
-`policies`: two servers with 1,300 KV blocks, three policies of admission. `plugin`: a server with 650 KV
-blocks, with `turnpike-vllm` and without, eight rounds. `overlap`: two servers, with it and without; prompts
-ahead while tools run, and whether they are used. How costs are fitted stands in `compare.py`.
+`policies`: two servers with 1,300 KV blocks, three policies of admission, two rounds. `plugin`: a server with
+650 KV blocks, with `turnpike-vllm` and without, eight rounds. `overlap`: two servers, with it and without;
+prompts ahead while tools run, and whether they are used. How costs are fitted stands in `compare.py`.
 
 Mean, p50 and p90 of session completion and of first tokens are to be within 15 % of live, at the pace that
 each run had. The order of two arms is to be the same where live their sessions, pair by pair, differ by more

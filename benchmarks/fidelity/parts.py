@@ -67,13 +67,14 @@ class _Servers:
 
 
 def policies(is_quick: bool, verdict: Verdict, tell: Any) -> None:
-    count = 14 if is_quick else 40
+    count, rounds = (14, 1) if is_quick else (40, 2)
     chats = Chats(drawn(CALIBRATION, count), drawn(TEST, count))
     with ExitStack() as stack:
         start = _Servers(stack, chats, replicas=2, kv_blocks=1_300)  # two or three sessions at their longest
         engines = start()
         arms = {name: Arm(engines=engines, policy=policy) for name, policy in POLICIES.items()}
-        compare(arms, chats.calibration, chats.test, start.folder(), verdict, tell, ask=chats.ask)
+        at, sessions = start.folder(), (chats.calibration, chats.test)
+        compare(arms, *sessions, at, verdict, tell, rounds=rounds, ask=chats.ask)
     chats.judge(verdict)
 
 
