@@ -80,6 +80,16 @@ def test_an_empty_policy_changes_nothing() -> None:
     assert stock.samples == empty.samples
 
 
+def test_retained_blocks_are_found_again() -> None:
+    bench = Bench(100, Hold(100, "kept"))
+    bench.ask(1, 0, 60, text="kept")
+    bench.ask(2, 10, 30)
+    bench.ask(3, 11, 30)
+    bench.ask(4, 20, 60, text="kept")
+    found = bench.play()
+    assert found[4][1] == 60
+
+
 def test_what_is_retained_is_reported_apart_from_what_is_used() -> None:
     bench = Bench(100, Hold(100, "kept"))
     bench.ask(1, 0, 60, text="kept")

@@ -77,9 +77,16 @@ def test_a_workload_is_one_file(tmp_path):
         list(read_workload(str(tmp_path))[1])
 
 
-def test_nothing_invalid_is_written(tmp_path):
-    with pytest.raises(ValueError, match="its id has been used above"):
-        write_workload(str(tmp_path / "w.jsonl"), HEADER, [session("a"), session("a")])
+@pytest.mark.parametrize(
+    ("made", "complaint"),
+    [
+        ([session("a"), session("a")], "its id has been used above"),
+        ([session("a", arrival_s=1.0), session("b")], "arrives at 0.0, before the one above"),
+    ],
+)
+def test_nothing_invalid_is_written(tmp_path, made, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        write_workload(str(tmp_path / "w.jsonl"), HEADER, made)
     assert list(tmp_path.iterdir()) == []
 
 
