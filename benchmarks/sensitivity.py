@@ -86,7 +86,9 @@ def measure(options: argparse.Namespace, is_quick: bool, verdict: Verdict, tell:
                 for what, ours, theirs in ratios(cells(bench.scenario, found, load)):
                     interval = ratio(ours, theirs, _METRIC)
                     assert interval is not None
-                    verdict.tell(f"{efficiency:g}_{overhead_s * 1e3:g}ms_{load:g}.{what}", interval.mean)
+                    at = f"{efficiency:g}_{overhead_s * 1e3:g}ms_{load:g}.{what}"
+                    for end, value in (("", interval.mean), ("_low", interval.low), ("_high", interval.high)):
+                        verdict.tell(at + end, value)
                     told.setdefault(what, []).append(interval.mean)
                     row.append(f"{what} {interval.mean:.2f} ({interval.low:.2f}-{interval.high:.2f})")
                 about = f"{efficiency:g} of the FLOP/s, {overhead_s * 1e3:g} ms, {load:g} x knee"
