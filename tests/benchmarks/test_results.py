@@ -1,15 +1,17 @@
 """Stored runs: what is missing, how they compare, what the page says of them; and they come out again."""
 
+import argparse
 import gc
 import math
 import sys
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
+from benchmarks import sensitivity
 from benchmarks.processes import ROOT
 from benchmarks.results import compares, page
 from benchmarks.results.__main__ import PAGE, README, Bench, fill
@@ -28,6 +30,7 @@ from benchmarks.results.store import (
     sources,
 )
 from benchmarks.verdict import Verdict
+from gateway.config.profiles import load_profile
 from lab.simulator.experiment.trial import Trial
 from lab.simulator.fleet import FleetSpec, ReplicaGroup
 
@@ -92,6 +95,26 @@ def test_seeds_are_compared_one_by_one(scenario, runs):
     found = ratio(at["turnpike"], at["affinity"], "completion_mean_s")
     assert found is not None
     assert (found.mean, found.low, found.high) == pytest.approx((0.5, 0.5, 0.5))
+
+
+def test_another_device_differs_in_efficiency_and_overhead_alone(tmp_path):
+    for name in ("qwen3-coder-30b-a3b@h200", "llama-3-70b@4xa100-80"):
+        found = load_profile(str(sensitivity.profile_of(name, 0.4, 0.009, tmp_path)))
+        expected = {"compute_efficiency": 0.4, "step_overhead_s": 0.009}
+        assert found == msgspec.structs.replace(load_profile(name), **expected)
+
+
+def test_sensitivity_has_the_interval_of_each_ratio(scenario, monkeypatch):
+    means = {"affinity": (8.0, 8.0, 8.0), "turnpike": (2.0, 4.0, 8.0)}
+    found = [run(policy, 120.0, seed, of[seed - 1]) for policy, of in means.items() for seed in (1, 2, 3)]
+    monkeypatch.setattr(sensitivity, "runs", lambda *_: (SimpleNamespace(scenario=scenario), found))
+    verdict = Verdict()
+    options = argparse.Namespace(name="recorded", loads=[1.2], seeds=3)
+    sensitivity.measure(options, is_quick=False, verdict=verdict, tell=lambda _: None)
+    told = {name: figure["value"] for name, figure in msgspec.json.decode(verdict.as_json()).items()}
+    at = "0.4_9ms_1.2.to_affinity"
+    assert told[f"{at}_low"] < told[at] < told[f"{at}_high"] <= 1.0
+    assert told["greatest.to_affinity"] == told[at] == pytest.approx(0.5)
 
 
 def test_every_scenario_can_be_read_and_names_what_it_compares():
