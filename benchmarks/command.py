@@ -34,7 +34,7 @@ def judged(
     parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument("--json", action="store_true", help="print the last line alone")
     arguments = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all that runs is ended
+    signal.signal(signal.SIGTERM, _ended(os.getpid()))
     tell: Any = (lambda *_: None) if arguments.json else (lambda *said: print(*said, flush=True))
     known = (machine(), f"revision {revision()}", about, f"load average {os.getloadavg()[0]:.1f}")
     tell(", ".join(filter(None, known)))
@@ -77,3 +77,15 @@ def judged_by_parts(
 def _name(file: str) -> str:
     path = Path(file)
     return path.parent.name if path.stem == "__main__" else path.stem
+
+
+def _ended(owner: int) -> Callable[..., None]:
+    """The owner ends all that it runs. A forked worker leaves at once: a lock that it inherited may never be
+    released, and its pool would wait for it for ever."""
+
+    def end(*_: object) -> None:
+        if os.getpid() != owner:
+            os._exit(128 + signal.SIGTERM)
+        sys.exit(128 + signal.SIGTERM)
+
+    return end
