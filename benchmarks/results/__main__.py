@@ -40,7 +40,6 @@ from lab.workload.trace.format import Session
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs/design/results.md"
 README: Final = PAGE.parents[2] / "README.md"
 GAINS: Final = re.compile(r"\| workload \| sessions finish in .*?\n(?=\n)", re.DOTALL)
-_KNEE_SEEDS: Final = 3
 _AGAIN: Final = 3
 _FAILED: Final = 1e9
 """Times its isolated time: a session that never ended."""
@@ -138,19 +137,26 @@ class Bench:
                 },
             )
 
-    def knee(self) -> float:
-        """The median of three seeds decides at each load: a single one may fall over a cliff."""
-        seeds = self.scenario.all_seeds[:_KNEE_SEEDS]
-        stock, unlimited = (spec.variants[0] for spec in parse_policies("affinity,infinite-kv"))
+    def knee(self, seeds: int | None) -> float:
+        """Of affinity, or of affinity with offload if every policy has it. The median of the seeds decides
+        at each load: a single one may fall over a cliff."""
+        chosen = self.scenario.all_seeds[:seeds]
+        first = "affinity" if "affinity" in self.scenario.policies else "affinity+offload"
+        stock, unlimited = (spec.variants[0] for spec in parse_policies(f"{first},infinite-kv"))
 
         def measure(per_h: float) -> float:
-            trials = [Trial(variant, per_h, seed) for variant in (stock, unlimited) for seed in seeds]
+            trials = [Trial(variant, per_h, seed) for variant in (stock, unlimited) for seed in chosen]
             found = run_all(self.setting, trials, jobs=self._jobs, progress=lambda *_: None)
             slow = [figures.metrics["slowdown_mean"] or 0.0 for figures in found]
-            pairs = zip(slow[: len(seeds)], slow[len(seeds) :], strict=True)
-            told = median(Slow(*pair).measure for pair in pairs)
-            print(f"{self.name}: {per_h:.0f}/h: {told:.2f}", file=sys.stderr, flush=True)
-            return told
+            pairs = [Slow(*pair) for pair in zip(slow[: len(chosen)], slow[len(chosen) :], strict=True)]
+            memory = median(each.stock / each.unlimited for each in pairs)
+            print(
+                f"{self.name}: {per_h:.0f}/h: {memory:.2f} × as long as with unlimited KV, "
+                f"which takes {median(each.unlimited for each in pairs):.2f} × the isolated time",
+                file=sys.stderr,
+                flush=True,
+            )
+            return median(each.measure for each in pairs)
 
         return find_knee(measure, self.scenario.knee_per_h, at_most=1.0)[0]
 
@@ -244,7 +250,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 continue
             bench = Bench(name, files, options.jobs, options.set, is_quick=options.quick)
             if options.knee:
-                print(f"{name}: {bench.knee():.4g} sessions an hour")
+                print(f"{name}: {bench.knee(options.seeds):.4g} sessions an hour")
             elif options.cell:
                 cell(bench, options.cell[0], float(options.cell[1]), options.seeds)
             else:

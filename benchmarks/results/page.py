@@ -36,7 +36,7 @@ SCENARIOS: Final = (
 _REMEDY_NAMES: Final = {
     "stock": "nothing: turns go to the replicas in turn",
     "affinity": "session affinity",
-    "session-cap:n=9": "affinity, and a fixed cap of 9 sessions a replica",
+    "session-cap": "affinity, and the best fixed cap in hindsight, in sessions a replica: ",
     "turnpike": "Turnpike",
     "turnpike+plugin": "Turnpike and its engine plugin",
 }
@@ -45,6 +45,10 @@ _TO_NOTHING: Final = "÷ nothing; in brackets 95 %. ≤ 2 ×: sessions that end 
 _HERE: Final = Path(__file__).parent
 _HEAD: Final = (_HERE / "head.md").read_text(encoding="utf-8")
 _GAINS: Final = (_HERE / "gains.md").read_text(encoding="utf-8")
+_KNOBS: Final = re.compile(r":[^+]*")
+"""Of a label."""
+_KNOBS: Final = re.compile(r":[^+]*")
+"""Of a label."""
 _FIGURE: Final = re.compile(r"\{(\S+) ([\d.]+) (\S+) (\S+) (mean|ttft|share)\}")
 """Scenario, load, policy and rival: mean completion, first tokens' p90, or mean completion in per cent."""
 _LIVE_FIGURE: Final = re.compile(r"\{(\w+) (\w+)\}")
@@ -105,24 +109,29 @@ def _details(summary: str, lines: Iterable[str]) -> Iterator[str]:
 def _remedies(scenario: Scenario, store: Store) -> Iterator[str]:
     """Each remedy ÷ the first policy, without native offload and with it."""
     [load] = scenario.loads
-    by_label = {cell.label: cell for cell in cells(scenario, store.runs.values(), load)}
-    nothing = next(iter(by_label.values()))
+    found = cells(scenario, store.runs.values(), load)
+    by_name = {_KNOBS.sub("", cell.label): cell for cell in found}
+    nothing = found[0]
     yield f"## {scenario.title}"
     yield ""
-    yield f"At {load:g} × knee, {scenario.per_h(load):g} sessions an hour, {len(nothing.runs)} seeds."
+    yield (
+        f"At {scenario.per_h(load):g} sessions an hour: for each replica {load:g} × the knee of one alone. "
+        f"{len(nothing.runs)} seeds."
+    )
     yield _TO_NOTHING
     yield ""
     yield "| remedy | mean | TTFT p90 | ≤ 2 × | with native offload: mean | TTFT p90 | ≤ 2 × |"
     yield "|---|" + "--:|" * 6
     for policy, remedy in _REMEDY_NAMES.items():
-        columns = []
-        for label in (policy, f"{policy}+offload"):
-            cell = by_label.get(label)
+        columns, knobs = [], []
+        for name in (policy, f"{policy}+offload"):
+            cell = by_name.get(name)
+            knobs += [] if cell is None else [each.partition("=")[2] for each in _KNOBS.findall(cell.label)]
             for metric in ("completion_mean_s", "ttft_p90_s"):
-                found = None if cell is None else ratio(cell, nothing, metric)
-                columns.append(told_ratio(found, metric))
+                against = None if cell is None else ratio(cell, nothing, metric)
+                columns.append(told_ratio(against, metric))
             columns.append("–" if cell is None else f"{cell.mean('goodput_2'):.0%}")
-        yield f"| {remedy} | {' | '.join(columns)} |"
+        yield f"| {remedy}{', with offload '.join(knobs)} | {' | '.join(columns)} |"
 
 
 def _short(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:

@@ -165,13 +165,16 @@ def test_remedies_are_compared_over_the_seeds_that_all_have():
     [per_h] = map(scenario.per_h, scenario.loads)
     for _, variant in scenario.variants():
         is_ours = variant.label.startswith("turnpike")
-        for seed, mean_s in ((6001, 40.0 if is_ours else 80.0), (6002, 20.0)):
+        is_best = variant.label in ("session-cap:n=10", "session-cap:n=14+offload")
+        for seed, mean_s in ((6001, 40.0 if is_ours else 60.0 if is_best else 80.0), (6002, 20.0)):
             if seed == 6001 or not is_ours:
                 store.add(run(variant.label, per_h, seed, mean_s))
     lines = list(page._remedies(scenario, store))
-    assert any(", 1 seeds." in line for line in lines)
+    assert any(line.endswith(" 1 seeds.") for line in lines)
     [ours] = [line for line in lines if line.startswith("| Turnpike |")]
     assert ours.startswith("| Turnpike | 0.50 ")
+    [cap] = [line for line in lines if "fixed cap" in line]
+    assert "sessions a replica: 10, with offload 14 | 0.75 " in cap
 
 
 def judged(scenario: Scenario, runs: list[Run]) -> dict[str, tuple[float | None, str | None, bool]]:
