@@ -45,10 +45,6 @@ _TO_NOTHING: Final = "÷ nothing; in brackets 95 %. ≤ 2 ×: sessions that end 
 _HERE: Final = Path(__file__).parent
 _HEAD: Final = (_HERE / "head.md").read_text(encoding="utf-8")
 _GAINS: Final = (_HERE / "gains.md").read_text(encoding="utf-8")
-_KNOBS: Final = re.compile(r":[^+]*")
-"""Of a label."""
-_KNOBS: Final = re.compile(r":[^+]*")
-"""Of a label."""
 _FIGURE: Final = re.compile(r"\{(\S+) ([\d.]+) (\S+) (\S+) (mean|ttft|share)\}")
 """Scenario, load, policy and rival: mean completion, first tokens' p90, or mean completion in per cent."""
 _LIVE_FIGURE: Final = re.compile(r"\{(\w+) (\w+)\}")
