@@ -45,8 +45,10 @@ _TO_NOTHING: Final = "÷ nothing; in brackets 95 %. ≤ 2 ×: sessions that end 
 _HERE: Final = Path(__file__).parent
 _HEAD: Final = (_HERE / "head.md").read_text(encoding="utf-8")
 _GAINS: Final = (_HERE / "gains.md").read_text(encoding="utf-8")
-_FIGURE: Final = re.compile(r"\{(\S+) ([\d.]+) (\S+) (\S+) (mean|ttft|share)\}")
-"""Scenario, load, policy and rival: mean completion, first tokens' p90, or mean completion in per cent."""
+_FIGURE: Final = re.compile(r"\{(\S+) ([\d.]+) (\S+) (\S+) (mean|ttft|goodput|share)\}")
+"""Scenario, load, policy and rival: mean completion, first tokens' p90, goodput, or mean completion in per
+cent."""
+_OF_KIND: Final = {"ttft": "ttft_p90_s", "goodput": "goodput_2"}
 _LIVE_FIGURE: Final = re.compile(r"\{(\w+) (\w+)\}")
 _SHORT: Final = (_HERE / "short.md").read_text(encoding="utf-8").strip()
 _LIVE: Final = (_HERE / "live.md").read_text(encoding="utf-8").strip()
@@ -87,7 +89,7 @@ def _figure(found: re.Match[str]) -> str:
     }
     if ours not in at or rival not in at:
         return NOT_MEASURED.strip("*")
-    told = ratio(at[ours], at[rival], "ttft_p90_s" if kind == "ttft" else "completion_mean_s")
+    told = ratio(at[ours], at[rival], _OF_KIND.get(kind, "completion_mean_s"))
     assert told is not None
     if kind == "share":
         return f"{100 * told.mean:.0f} %{': slower' if told.mean > 1 + _NOTICEABLE else ''}"
