@@ -185,8 +185,11 @@ def can_be_played(name: str, files: Mapping[str, Path]) -> bool:
 
 def again(verdict: Verdict, files: dict[str, Path], jobs: int, tell: Any) -> None:
     """Drawn cells, each of one seed, come out as they are stored."""
-    dice = Random(revision())
-    playable = [name for name in page.SCENARIOS if can_be_played(name, files) and Store(name).runs]
+    dice = Random()
+    stored_names = [name for name in page.SCENARIOS if Store(name).runs]
+    playable = [name for name in stored_names if can_be_played(name, files)]
+    if left_out := set(stored_names).difference(playable):
+        tell(f"never drawn, as their sessions are needed (--sessions): {', '.join(sorted(left_out))}")
     if not playable:
         raise BenchmarkError("no runs are stored")
     for number in range(_AGAIN):

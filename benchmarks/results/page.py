@@ -42,8 +42,8 @@ _REMEDY_NAMES: Final = {
 }
 _EACH_POINT: Final = "Turnpike ÷ the strongest baseline of each figure; named is that of the mean"
 _TO_NOTHING: Final = "÷ nothing; in brackets 95 %. ≤ 2 ×: sessions that end within twice their isolated time."
-_ONE_MAKING: Final = """A policy has one hash of sources a workload. Where several revisions stand, these sources
-are the same in all of them: a test finds a run of other ones, and the command makes it again."""
+_ONE_MAKING: Final = """A policy has one hash of sources a workload. Where several revisions stand, these
+sources are the same in all of them: a test finds a run of other ones, and the command makes it again."""
 _HERE: Final = Path(__file__).parent
 _HEAD: Final = (_HERE / "head.md").read_text(encoding="utf-8")
 _GAINS: Final = (_HERE / "gains.md").read_text(encoding="utf-8")
