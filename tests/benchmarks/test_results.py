@@ -97,6 +97,24 @@ def test_seeds_are_compared_one_by_one(scenario, runs):
     assert (found.mean, found.low, found.high) == pytest.approx((0.5, 0.5, 0.5))
 
 
+def test_no_seed_is_left_out_of_a_ratio_for_its_value(scenario, runs):
+    [turnpike] = [each for each in runs if each.policy == "turnpike" and each.seed == 2]
+    turnpike.metrics["completion_mean_s"], turnpike.metrics["ttft_p90_s"] = None, 0.0
+    by_label = {cell.label: cell for cell in cells(scenario, runs, 1.2)}
+    for metric in ("completion_mean_s", "ttft_p90_s"):
+        assert ratio(by_label["turnpike"], by_label["affinity"], metric) is None
+    assert ratio(by_label["turnpike"], by_label["affinity"], "completion_p90_s") is not None
+
+
+def test_a_run_that_is_made_again_takes_the_place_of_its_former_one(tmp_path):
+    store = Store("x", tmp_path)
+    for mean_s in (1.0, 2.0):
+        store.add(run("affinity", 120.0, 1, mean_s))
+        store.add(run("turnpike", 120.0, 1, mean_s))
+    assert (tmp_path / "x.jsonl").read_text().count("\n") == 2
+    assert {each.metrics["completion_mean_s"] for each in Store("x", tmp_path).runs.values()} == {2.0}
+
+
 def test_another_device_differs_in_efficiency_and_overhead_alone(tmp_path):
     for name in ("qwen3-coder-30b-a3b@h200", "llama-3-70b@4xa100-80"):
         found = load_profile(str(sensitivity.profile_of(name, 0.4, 0.009, tmp_path)))
