@@ -277,20 +277,24 @@ def test_saga_leaves_where_its_state_was_overwritten():
         play.ends(f"a/{written}", prompt=0, output=0)
 
 
-def overloaded(*, moves: bool) -> Play:
-    """r0 runs 505 tokens; r1 790, and c waits for it with 220, where it was before."""
+def overloaded(*, moves: bool = False, runs: int = 505) -> Play:
+    """r0 runs so many tokens; r1 790, and c waits for it with 220, where it was before."""
     play = saga(moves=moves)
-    assert play.asks("a/0", 505) == ["a/0 on r0"]
+    assert play.asks("a/0", runs) == ["a/0 on r0"]
     assert play.asks("c/0", 200) == ["c/0 on r1"]
     play.ends("c/0", prompt=200)
     assert play.asks("b/0", 790) == ["b/0 on r1"]
     assert play.asks("c/1", 220) == []
-    assert play.hears(ev.TimerFired(), now=0.1) == [], "r1 has 1.01 of load: exactly twice that of r0"
     return play
 
 
+def test_saga_steals_above_twice_the_load():
+    assert overloaded(runs=505).hears(ev.TimerFired(), now=0.1) == [], "r1 has 1.01: twice that of r0"
+    assert overloaded(runs=504).hears(ev.TimerFired(), now=0.1) == ["c/1 on r0"]
+
+
 def test_saga_steals_for_whoever_has_nothing_to_do():
-    play = overloaded(moves=False)
+    play = overloaded()
     assert play.ends("a/0", now=0.15) == []
     assert play.hears(ev.TimerFired(), now=0.25) == ["c/1 on r0"]
     play.ends("c/1", prompt=220)

@@ -80,6 +80,17 @@ def test_thunderagent_marks_what_runs_and_pauses_it_at_its_end():
     assert tick(play, 15.0) == ["a/1 on r0"]
 
 
+def test_thunderagent_pauses_no_more_than_it_must():
+    play = program()
+    for name, tokens in (("a", 100), ("b", 200), ("c", 300)):
+        play.asks(f"{name}/0", tokens)
+    for name, tokens, output in (("a", 100, 0), ("b", 200, 0), ("c", 300, 250)):
+        play.ends(f"{name}/0", prompt=tokens, output=output)
+    assert tick(play, 5.0) == []  # 1,150; without a 950
+    assert play.asks("b/1", 210, now=6.0) == ["b/1 on r0"]
+    assert play.asks("a/1", 110, now=6.0) == []
+
+
 def test_thunderagent_lets_nobody_wait_for_more_than_half_an_hour():
     play = program()
     play.asks("a/0", 700)
