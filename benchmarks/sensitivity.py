@@ -108,11 +108,10 @@ def main(argv: list[str] | None = None) -> int:
     own.add_argument("--loads", type=lambda text: [float(each) for each in text.split(",")], default=[1.2])
     own.add_argument("--sessions", type=Path, help="if the scenario's come from a file")
     own.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    options, _ = own.parse_known_args(argv)
     return judged(
         __file__,
         __doc__,
-        lambda is_quick, verdict, tell: measure(options, is_quick, verdict, tell),
+        lambda is_quick, verdict, tell: measure(own.parse_known_args(argv)[0], is_quick, verdict, tell),
         quick="one seed, and the extreme pairs alone",
         own=own,
         argv=argv,

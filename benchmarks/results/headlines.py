@@ -70,8 +70,8 @@ def rows(found: Headlines) -> Iterator[str]:
     lines = {source: figures(source) for source in found.sources}
     for each in found.headlines:
         line = lines.get(each.source, {})
-        theirs = _cell(each, each.policy, line, is_ours=False) or "–"
-        ours = _cell(each, each.ours, line, is_ours=True) or NOT_MEASURED
+        theirs = _cell(each, each.policy, line) or "–"
+        ours = _cell(each, each.ours, line) or NOT_MEASURED
         source = found.sources.get(each.source)
         differs = each.differs if source is None else f"{each.differs} ([{each.source}]({source.page}))"
         yield f"| {each.paper}: {each.what} | {each.theirs} | {theirs} | {ours} | {differs} |"
@@ -87,12 +87,12 @@ def sources(found: Headlines) -> Iterator[str]:
         yield f"| [{name}]({each.page}) | `{each.command}`{note} | {each.told_at} |"
 
 
-def _cell(each: Headline, wanted: Mapping[str, str], line: Mapping[str, Figure], *, is_ours: bool) -> str:
+def _cell(each: Headline, wanted: Mapping[str, str], line: Mapping[str, Figure]) -> str:
     told = []
     for of, name in wanted.items():
         text = f"{of}: " * bool(of) + told_figure(name, line, each.shown)
         value = line[name].value
-        is_missed = is_ours and (value is None or each.is_missed(value))
+        is_missed = value is None or each.is_missed(value)
         told.append(f"**{text}**" if is_missed else text)
     return "; ".join(told)
 

@@ -42,8 +42,12 @@ _REMEDY_NAMES: Final = {
 }
 _EACH_POINT: Final = "Turnpike ÷ the strongest baseline of each figure; named is that of the mean"
 _TO_NOTHING: Final = "÷ nothing; in brackets 95 %. ≤ 2 ×: sessions that end within twice their isolated time."
-_ONE_MAKING: Final = """A policy has one hash of sources a workload. Where several revisions stand, these
-sources are the same in all of them: a test finds a run of other ones, and the command makes it again."""
+_CUT: Final = """*As recorded* is cut: 214 of 425 sessions, their first 40 turns, contexts of up to
+131,072 tokens, tools of up to 60 s and without names, no sub-agents, half of a first prompt shared by all.
+A longer pause ends a session; arrivals are random
+([workloads](../contribute/workloads.md#importing-recorded-corpora))."""
+_ONE_MAKING: Final = """All of a policy's runs on a workload have one hash of sources, also where several
+revisions stand. `make results` makes runs of older sources again; no test compares them with today's."""
 _HERE: Final = Path(__file__).parent
 _HEAD: Final = (_HERE / "head.md").read_text(encoding="utf-8")
 _GAINS: Final = (_HERE / "gains.md").read_text(encoding="utf-8")
@@ -68,8 +72,9 @@ def whole() -> str:
     if Store(_REMEDIES).runs:
         parts += [*_remedies(Scenario.read(_REMEDIES), Store(_REMEDIES)), ""]
     parts += ["## Workloads and loads", "", _SHORT, "", *_short(papers), ""]
-    parts += [_LIVE, "", *live.table(aiperf), ""]
-    parts += ["## The papers' headlines, each on its own ground", "", *_claims(read), *rows(others), ""]
+    parts += [_LIVE, "", *_details("Seven loads", live.table(aiperf)), ""]
+    parts += ["## The papers' headlines, each on its own ground", ""]
+    parts += [*_details("Theirs, their policy here, and Turnpike", [*_claims(read), *rows(others)]), ""]
     parts += _details("Where the figures that are of no workload above come from", sources(others))
     parts += ["", "## Every point", ""]
     parts += [*_details(_EACH_POINT, _points(papers)), ""]
@@ -119,6 +124,7 @@ def _remedies(scenario: Scenario, store: Store) -> Iterator[str]:
         f"{len(nothing.runs)} seeds."
     )
     yield _TO_NOTHING
+    yield _CUT
     yield ""
     yield "| remedy | mean | TTFT p90 | ≤ 2 × | with native offload: mean | TTFT p90 | ≤ 2 × |"
     yield "|---|" + "--:|" * 6
@@ -225,15 +231,15 @@ def _times_worse(found: Interval, metric: str) -> float:
 
 
 def _claims(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
-    yield "÷ is how many times less, × how many times as much. MARS: the range over the loads above, in"
-    yield "brackets 95 % at its best point. **Bold**: short of the least that is printed, or not measured."
+    yield "÷ is how many times less, × how many times as much. MARS and SAGA: the range over the loads above,"
+    yield "in brackets 95 % at the best one. **Bold**: short of the least that is printed, or not measured."
     yield ""
     yield "| paper | theirs | their policy here | Turnpike | what differs |"
     yield "|---|---|---|---|---|"
     for _, scenario, store in told:
         by_load = [cells(scenario, store.runs.values(), load) for load in scenario.loads]
         for claim in scenario.claims:
-            theirs = _range(by_load, claim, claim.policy) or "–"
+            theirs = _range(by_load, claim, claim.policy, at_least=claim.at_least) or "–"
             ours = _range(by_load, claim, OURS, at_least=claim.at_least) or NOT_MEASURED
             what = f"{scenario.title}: {claim.what}"
             yield f"| {what} | {claim.theirs} | {theirs} | {ours} | {claim.differs} |"
@@ -264,7 +270,8 @@ def _range(
     sign = "×" if is_higher else "÷"
     best = max(gains, key=lambda gain: gain.mean)
     least = min(gains, key=lambda gain: gain.mean)
-    text = f"{sign} {least.mean:.2f} to {best.mean:.2f}{_between(best)}"
+    text = f"{least.mean:.2f} to " if least is not best else ""
+    text = f"{sign} {text}{best.mean:.2f}{_between(best)}"
     return f"**{text}**" if at_least is not None and best.mean < at_least else text
 
 

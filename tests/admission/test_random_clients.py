@@ -45,11 +45,7 @@ class Clients(RuleBasedStateMachine):
         member = self.member(session)
         was_in = member is not None and member.is_in and not member.eviction_reason
         decision = self.play.ask(
-            session,
-            tenant=TENANTS[session],
-            body_bytes=body_bytes,
-            thread=thread,
-            background=background,
+            session, tenant=TENANTS[session], body_bytes=body_bytes, thread=thread, background=background
         )
         if was_in and getattr(decision, "reason", None) is not RefusalReason.TENANT_QUOTA:
             assert type(decision).__name__ == "Admit", "a session that is in had to wait"

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import sensitivity
 from benchmarks.processes import ROOT
-from benchmarks.results import compares, page
+from benchmarks.results import compares, page, store
 from benchmarks.results.__main__ import PAGE, README, Bench, fill
 from benchmarks.results.figures import KEPT, cells, ratio, strongest
 from benchmarks.results.scenario import Compare, Scenario, names
@@ -28,6 +28,7 @@ from benchmarks.results.store import (
     fields_of,
     played_sha256,
     sources,
+    sources_sha256,
 )
 from benchmarks.verdict import Verdict
 from gateway.config.profiles import load_profile
@@ -303,6 +304,18 @@ def test_a_baseline_executes_of_the_gateway_what_its_cells_are_of():
     theirs = {path for each in baselines for path in sources(each.label)}
     of_lab = {Path(sys.modules[name].__file__ or "") for name in executed if name.startswith("lab.simulator")}
     assert of_lab <= theirs
+
+
+def test_code_makes_cells_old_and_the_records_only_those_of_baselines(monkeypatch):
+    fresh = sources_sha256.__wrapped__
+    before = {policy: fresh(policy) for policy in ("turnpike", "mars")}
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "fields_of", lambda text: f"{fields_of(text)} changed")
+        assert fresh("turnpike") == before["turnpike"]
+        assert fresh("mars") != before["mars"]
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "code_of", lambda text, **how: f"{code_of(text, **how)} changed")
+        assert all(fresh(policy) != before[policy] for policy in before)
 
 
 def test_words_about_code_do_not_make_cells_old():

@@ -446,10 +446,7 @@ class Chance:
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
         self.fleet = Fleet(
-            "p d e b",
-            roles={**ROLES, "b": "both"},
-            max_running_per_replica=2,
-            core={"no_replica_wait_s": 0},
+            "p d e b", roles={**ROLES, "b": "both"}, max_running_per_replica=2, core={"no_replica_wait_s": 0}
         )
         self.phases: dict[str, str] = {}
         self.had_legs = 0

@@ -64,12 +64,7 @@ class Fleet:
     ):
         """`late`: what is known of how late `a` is."""
         asked = Query(
-            self.now,
-            AgentKey(owner, agent),
-            4 * int(tokens),
-            lambda: tokens,
-            waits_at,
-            handed_over,
+            self.now, AgentKey(owner, agent), 4 * int(tokens), lambda: tokens, waits_at, handed_over
         )
         loads = [
             ReplicaLoad(

@@ -91,11 +91,7 @@ class ScriptedModel:
         output: list[dict[str, Any]] = []
         space, _, short = (name or "").rpartition("\x00")
         for index, arguments in enumerate(calls):
-            call = {
-                "type": "function_call",
-                "id": f"fc_{index}",
-                "call_id": f"call_{uuid4().hex}",
-            }
+            call = {"type": "function_call", "id": f"fc_{index}", "call_id": f"call_{uuid4().hex}"}
             call |= {"name": short, "arguments": json.dumps(arguments), "status": "completed"}
             output.append(call | ({"namespace": space} if space else {}))
         if not calls:
@@ -110,12 +106,7 @@ class ScriptedModel:
                 }
             )
         usage = {"input_tokens": 5, "output_tokens": 5, "total_tokens": 10}
-        response = {
-            "id": f"resp_{self.brought}",
-            "object": "response",
-            "status": "in_progress",
-            "output": [],
-        }
+        response = {"id": f"resp_{self.brought}", "object": "response", "status": "in_progress", "output": []}
         events: list[dict[str, Any]] = [{"type": "response.created", "response": response}]
         for index, item in enumerate(output):
             empty: dict[str, Any] = {"arguments": ""} if "arguments" in item else {"content": []}

@@ -47,11 +47,7 @@ async def sdk_server(
     log = directory / f"calls{'-'.join(options)}"
     log.touch()
     process = await asyncio.create_subprocess_exec(
-        kit.venv / "bin/python",
-        APPS / app,
-        log,
-        *options,
-        stdout=asyncio.subprocess.PIPE,
+        kit.venv / "bin/python", APPS / app, log, *options, stdout=asyncio.subprocess.PIPE
     )
     try:
         assert process.stdout is not None

@@ -38,14 +38,7 @@ def replica(**values):
 
 def snapshot(**values):
     row = {"id": "p", "window": 4.0, "admitted": 2, "gpu_pressure": 0.5, "updates": [{"at_s": 1.0}]}
-    tenant = {
-        "id": "t",
-        "pool": "p",
-        "weight": 2.0,
-        "admitted": 1,
-        "lately": 0.5,
-        "waiting": 1,
-    }
+    tenant = {"id": "t", "pool": "p", "weight": 2.0, "admitted": 1, "lately": 0.5, "waiting": 1}
     views = msgspec.to_builtins([replica(running=1, sessions=2, kv_used=0.2)])
     return {
         "at_s": 5.0, "began_s": 1.0, "seq": 7, "version": "1", "session_count": 1,

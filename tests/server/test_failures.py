@@ -206,10 +206,7 @@ async def process(*backends: str, **settings: object) -> AsyncIterator[Process]:
     arguments = [word for url in backends for word in ("--backend", url)]
     command = ("-m", "gateway", "serve", *arguments, "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0")
     started = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *command,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, **ALWAYS, **variables},
+        sys.executable, *command, stderr=asyncio.subprocess.PIPE, env={**os.environ, **ALWAYS, **variables}
     )
     gateway = Process(started)
     reading = asyncio.create_task(gateway.read_log())

@@ -286,8 +286,7 @@ def test_a_picker_for_everybody_asks_for_keys():
 
 
 @pytest.mark.parametrize(
-    ("path", "shape"),
-    [(b"/v1/chat/completions", {"error"}), (b"/v1/messages", {"type", "error"})],
+    ("path", "shape"), [(b"/v1/chat/completions", {"error"}), (b"/v1/messages", {"type", "error"})]
 )
 async def test_who_has_no_key_is_refused_in_the_protocols_shape(picked, path, shape):
     bench = await picked(tenants=[{"name": "a", "key_hashes": [KEY_HASH]}])

@@ -53,10 +53,7 @@ def post(url: str, body: bytes) -> bytes:
 @pytest.mark.parametrize("streams", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize(
     ("protocol", "path", "make"),
-    [
-        (Protocol.CHAT, "/v1/chat/completions", chat),
-        (Protocol.MESSAGES, "/v1/messages", messages),
-    ],
+    [(Protocol.CHAT, "/v1/chat/completions", chat), (Protocol.MESSAGES, "/v1/messages", messages)],
     ids=["chat", "messages"],
 )
 def test_the_next_turn_finds_what_was_foreseen(

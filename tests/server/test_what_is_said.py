@@ -91,11 +91,7 @@ ITEMS = [
 RESPONSES_WHOLE = {
     "id": "resp_1", "object": "response", "model": "m", "status": "completed", "output": ITEMS
 }  # fmt: skip
-SAID = [
-    {"type": "reasoning", "content": "hm"},
-    {"type": "text", "content": "Let me look."},
-    CALL,
-]
+SAID = [{"type": "reasoning", "content": "hm"}, {"type": "text", "content": "Let me look."}, CALL]
 BODIES: dict[str, Any] = {
     "chat": CHAT,
     "responses": {"model": "m", "instructions": "Be brief.", "input": [ASK]},

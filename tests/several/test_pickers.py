@@ -16,10 +16,7 @@ pytestmark = [pytest.mark.heavy, pytest.mark.slow]
 
 @contextlib.asynccontextmanager
 async def running_pickers(directory: Path) -> AsyncIterator[Fleet]:
-    async with (
-        running_fleet(directory, command="picker") as fleet,
-        contextlib.AsyncExitStack() as envoys,
-    ):
+    async with running_fleet(directory, command="picker") as fleet, contextlib.AsyncExitStack() as envoys:
         engines = [backend.port for backend in fleet.engines.backends]
         for each in fleet.gateways:
             folder = directory / f"envoy-of-{each.name}"
