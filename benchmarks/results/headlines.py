@@ -78,7 +78,7 @@ def rows(found: Headlines) -> Iterator[str]:
 
 
 def sources(found: Headlines) -> Iterator[str]:
-    yield "Figures are those of the command's last line, of that revision's code: older than the cells'."
+    yield "Figures are the command's last line, at that revision. Its code may be older than the cells'."
     yield ""
     yield "| figures | command | revision |"
     yield "|---|---|---|"

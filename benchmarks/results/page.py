@@ -72,7 +72,7 @@ def whole() -> str:
     if Store(_REMEDIES).runs:
         parts += [*_remedies(Scenario.read(_REMEDIES), Store(_REMEDIES)), ""]
     parts += ["## Workloads and loads", "", _SHORT, "", *_short(papers), ""]
-    parts += [_LIVE, "", *_details("Seven loads", live.table(aiperf)), ""]
+    parts += [_LIVE, "", *_details("Each load", live.table(aiperf)), ""]
     parts += ["## The papers' headlines, each on its own ground", ""]
     parts += [*_details("Theirs, their policy here, and Turnpike", [*_claims(read), *rows(others)]), ""]
     parts += _details("Where the figures that are of no workload above come from", sources(others))
